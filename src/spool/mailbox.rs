@@ -1,0 +1,409 @@
+//! A mailbox: every operation, and the order of its steps.
+
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::delivery::{Delivery, ServerId};
+use super::dir::{self, Dir, Opened};
+use super::freshness::{FileStamp, Now};
+use super::index::{Entry, Listing};
+use super::refresh::{Depth, read_head};
+use super::state::{State, lock};
+use super::{ChangeKind, Spool};
+use crate::error::{Error, IoContext, Result};
+use crate::message::{Message, Summary};
+use crate::names::{MailboxName, MessageId};
+
+/// One mailbox of a spool: a directory of messages.
+///
+/// A handle may be had for any name. A mailbox comes into being with its first delivery, or when
+/// somebody makes its directory; until then it is empty, and asking creates nothing.
+#[derive(Debug)]
+pub struct Mailbox {
+    spool: Spool,
+    state: Arc<State>,
+}
+
+/// A message's bytes, as they lie on disk.
+#[derive(Debug)]
+pub struct Source {
+    /// The open file.
+    pub file: File,
+    /// Its length when it was opened.
+    pub size: u64,
+}
+
+impl Mailbox {
+    pub(super) fn new(spool: Spool, state: Arc<State>) -> Self {
+        Self { spool, state }
+    }
+
+    pub(super) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The mailbox's name.
+    pub fn name(&self) -> &MailboxName {
+        &self.state.name
+    }
+
+    /// The messages, ascending by the bytes of their ids.
+    pub fn list(&self) -> Result<Arc<Listing>> {
+        self.fresh()?;
+        Ok(self.state.write().index.listing(&self.state.name))
+    }
+
+    /// The messages, if finding them out takes no more than one look at the directory's stamp; this
+    /// neither reads the disk nor waits for anybody who does.
+    pub fn list_at_once(&self) -> Option<Arc<Listing>> {
+        let current = self.is_current().unwrap_or(false);
+        current
+            .then(|| self.state.read().index.current_listing())
+            .flatten()
+    }
+
+    /// One message as a list shows it.
+    pub fn entry(&self, id: &MessageId) -> Result<Arc<Entry>> {
+        self.fresh()?;
+        let entry = self.state.read().index.get(id).cloned();
+        entry.ok_or_else(|| self.no_message(id))
+    }
+
+    /// The most recent message: the latest date, and of equal dates the greatest id.
+    pub fn latest(&self) -> Result<Arc<Entry>> {
+        self.fresh()?;
+        let latest = self.state.read().index.latest().cloned();
+        latest.ok_or_else(|| Error::Empty {
+            mailbox: self.name().clone(),
+        })
+    }
+
+    /// A message's exact bytes.
+    pub fn source(&self, id: &MessageId) -> Result<Source> {
+        let (file, stamp) = self.open_message(id)?;
+        Ok(Source {
+            file,
+            size: stamp.size,
+        })
+    }
+
+    /// A message taken apart, read from its file at this moment.
+    pub fn message(&self, id: &MessageId) -> Result<(Entry, Message)> {
+        let (file, stamp) = self.open_message(id)?;
+        let limit = self.spool.options().max_message;
+        let mut raw = Vec::with_capacity(stamp.size.min(limit) as usize + 1);
+        file.take(limit)
+            .read_to_end(&mut raw)
+            .during("read", self.state.path.join(id.file_name()))?;
+        let message = Message::parse(&raw);
+        let entry = Entry {
+            id: id.clone(),
+            stamp,
+            dirent: stamp.inode,
+            racy: false,
+            summary: message.summary.clone(),
+            seen: self.is_seen(id)?,
+        };
+        Ok((entry, message))
+    }
+
+    /// Begins to store a message. The mailbox's directory is made when there is none.
+    pub fn deliver(&self) -> Result<Delivery> {
+        Delivery::start(self.spool.mailbox(self.name()))
+    }
+
+    /// Sets or clears the mark that somebody has seen a message. The mark is on disk when this
+    /// returns; calls that come while another's mark is being written are written together.
+    pub fn mark_seen(&self, id: &MessageId, seen: bool) -> Result<()> {
+        self.fresh()?;
+        let (through, entry) = {
+            let mut known = self.state.write();
+            if known.index.get(id).is_none() {
+                return Err(self.no_message(id));
+            }
+            let entry = known.mark(id, seen);
+            if entry.is_some() {
+                let generation = known.generation;
+                known.unsaved_seen.insert(id.clone(), generation);
+            }
+            // Unchanged, but perhaps not saved yet by whoever changed it.
+            (known.unsaved_seen.get(id).copied().unwrap_or(0), entry)
+        };
+        self.save(through, true)?;
+        if let Some(entry) = entry {
+            self.state
+                .write()
+                .tell(self.name(), ChangeKind::Changed(entry));
+            self.changed();
+        }
+        Ok(())
+    }
+
+    /// Removes a message: file first, index second. When this returns, it stays removed.
+    pub fn remove(&self, id: &MessageId) -> Result<()> {
+        let dir = self.open_dir()?.ok_or_else(|| self.no_message(id))?;
+        let name = id.file_name();
+        // Whatever is not a readable message is not ours to remove.
+        let Opened::File(..) = dir.open_file(&name)? else {
+            return Err(self.no_message(id));
+        };
+        let window = self.state.window();
+        if !dir.unlink(&name)? {
+            return Err(self.no_message(id));
+        }
+        self.sync(&dir)?;
+        let mut known = self.state.write();
+        if known.loaded && !known.is_touched(id) {
+            known.forget(self.name(), id);
+        }
+        drop(known);
+        drop(window);
+        self.changed();
+        Ok(())
+    }
+
+    /// Removes every message, and nothing else, and tells how many there were.
+    pub fn purge(&self) -> Result<usize> {
+        let listing = self.list()?;
+        let Some(dir) = self.open_dir()? else {
+            return Ok(0);
+        };
+        let window = self.state.window();
+        let mut gone = Vec::with_capacity(listing.entries().len());
+        let mut failure = None;
+        for entry in listing.entries() {
+            let name = entry.id.file_name();
+            // It may have become something else since it was listed.
+            match dir.file_stamp(&name).and_then(|stamp| match stamp {
+                Some(_) => dir.unlink(&name),
+                None => Ok(false),
+            }) {
+                Ok(true) => gone.push(entry.id.clone()),
+                Ok(false) => {}
+                Err(err) => {
+                    failure = Some(err);
+                    break;
+                }
+            }
+        }
+        if !gone.is_empty() {
+            let synced = self.sync(&dir);
+            self.state.write().forget_all(self.name(), &gone);
+            failure = failure.or(synced.err());
+        }
+        drop(window);
+        self.changed();
+        failure.map_or(Ok(gone.len()), Err)
+    }
+
+    /// Looks at the directory and at every file's stamp, and brings the index up to date. Requests
+    /// do as much of this as they need by themselves.
+    pub fn refresh(&self) -> Result<()> {
+        self.look(Depth::Stamps)
+    }
+
+    /// Brings the index up to date if the directory changed. With `stamps`, files that were rewritten
+    /// in place are found as well, which costs a look at each.
+    pub fn follow(&self, stamps: bool) -> Result<()> {
+        self.fresh()?;
+        if stamps {
+            self.look_at_stamps()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// How many messages were there at the last look.
+    pub fn known_len(&self) -> usize {
+        self.state.read().index.len()
+    }
+
+    fn fresh(&self) -> Result<()> {
+        if self.is_current()? {
+            Ok(())
+        } else {
+            self.look(Depth::Names)
+        }
+    }
+
+    /// Whether the index says what the directory says.
+    pub(super) fn is_current(&self) -> Result<bool> {
+        let Some(stamp) = dir::stamp_at(&self.state.path)? else {
+            return Ok(false);
+        };
+        let now = Now::read();
+        Ok(self
+            .state
+            .read()
+            .scan
+            .is_some_and(|scan| scan.covers(stamp, now)))
+    }
+
+    /// The mark of a message, which is all that reading it by its id takes from the index.
+    fn is_seen(&self, id: &MessageId) -> Result<bool> {
+        if !self.state.read().loaded {
+            self.fresh()?;
+        }
+        Ok(self
+            .state
+            .read()
+            .index
+            .get(id)
+            .is_some_and(|entry| entry.seen))
+    }
+
+    /// Opens a message's file. The index is not asked: the file is the truth.
+    fn open_message(&self, id: &MessageId) -> Result<(File, FileStamp)> {
+        let dir = self.open_dir()?.ok_or_else(|| self.no_message(id))?;
+        match dir.open_file(&id.file_name())? {
+            Opened::File(file, stamp) => Ok((file, stamp)),
+            Opened::Missing | Opened::NotAFile | Opened::Forbidden => Err(self.no_message(id)),
+        }
+    }
+
+    /// Opens the mailbox's directory; `None` when there is none, or something else in its place.
+    pub(super) fn open_dir(&self) -> Result<Option<Dir>> {
+        match self.spool.root()?.child(self.name().as_str()) {
+            Err(Error::NotADirectory { path }) => {
+                self.spool.name_stray(&path);
+                Ok(None)
+            }
+            other => other,
+        }
+    }
+
+    /// Opens the mailbox's directory, and makes it when there is none.
+    pub(super) fn open_or_make(&self) -> Result<(Dir, bool)> {
+        let root = self.spool.root()?;
+        let mut made = false;
+        loop {
+            if let Some(dir) = root.child(self.name().as_str())? {
+                return Ok((dir, made));
+            }
+            made = root.make_child(self.name().as_str())?;
+        }
+    }
+
+    /// Removes a directory that was made for a delivery that failed, if nothing has come into it.
+    pub(super) fn unmake(&self) {
+        if let Ok(root) = self.spool.root() {
+            root.remove_empty_child(self.name().as_str());
+        }
+    }
+
+    /// Gives a finished temporary file its id. The message exists from the link on; what fails
+    /// after it is undone.
+    pub(super) fn publish(&self, dir: &Dir, temp: &str, file: &File) -> Result<MessageId> {
+        let window = self.state.window();
+        let id = self.claim(dir, temp)?;
+        let name = id.file_name();
+        let settled = dir
+            .unlink(temp)
+            .and_then(|_| self.sync(dir))
+            .and_then(|()| self.sync_root(dir));
+        if let Err(err) = settled {
+            let _ = dir.unlink(&name);
+            let _ = dir.sync();
+            return Err(err);
+        }
+        self.state.exists.store(true, Relaxed);
+        if self.state.read().loaded {
+            let entry = self
+                .entry_of(file, &id)
+                .during("read", dir.path().join(&name))?;
+            let mut known = self.state.write();
+            if known.loaded && !known.is_touched(&id) {
+                known.put(self.name(), Arc::new(entry));
+            }
+        }
+        drop(window);
+        self.changed();
+        Ok(id)
+    }
+
+    /// Links the temporary file to the first free id after all that came before.
+    fn claim(&self, dir: &Dir, temp: &str) -> Result<MessageId> {
+        let mut last = lock(&self.state.claim);
+        let now = chrono::Utc::now().timestamp();
+        // The directory's own age stands in for ids that other processes gave, which it would take a
+        // look at every name to know: they cannot be younger, whatever the clock says now.
+        let touched = ServerId::second(dir.stamp()?.mtime.seconds);
+        let greatest = self.state.read().index.greatest();
+        let mut next = ServerId::after(now, [Some(touched), greatest, *last].into_iter().flatten());
+        let mut step = 1;
+        for taken in 1.. {
+            let id = MessageId::parse(&next.to_string())?;
+            if dir.link(temp, &id.file_name())? {
+                *last = Some(next);
+                return Ok(id);
+            }
+            // Another process is at work in the same second: catch up with it in strides.
+            if taken > 8 {
+                step = (step * 2).min(512);
+            }
+            next = next.plus(step);
+        }
+        unreachable!("an endless range has no end")
+    }
+
+    fn entry_of(&self, file: &File, id: &MessageId) -> std::io::Result<Entry> {
+        use std::io::Seek;
+        let mut reader = file;
+        reader.rewind()?;
+        let stamp = FileStamp::of(&rustix::fs::fstat(file)?);
+        Ok(Entry {
+            id: id.clone(),
+            stamp,
+            dirent: stamp.inode,
+            racy: false,
+            summary: Summary::parse(&read_head(file)?),
+            seen: false,
+        })
+    }
+
+    fn sync(&self, dir: &Dir) -> Result<()> {
+        let stamp = dir.stamp()?;
+        self.state
+            .sync
+            .run((stamp.device, stamp.inode), || dir.sync())
+    }
+
+    /// Makes the mailbox itself durable, once for each directory that we meet under its name.
+    fn sync_root(&self, dir: &Dir) -> Result<()> {
+        let inode = dir.stamp()?.inode;
+        if self.state.rooted.load(Relaxed) != inode {
+            self.spool.root()?.sync()?;
+            self.state.rooted.store(inode, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// To be called, without locks, after the index changed: tells who listens, in order, and
+    /// remembers that the sidecar has to follow.
+    pub(super) fn changed(&self) {
+        if self.state.read().listened_to {
+            let _in_order = lock(&self.state.telling);
+            let untold = std::mem::take(&mut self.state.write().untold);
+            untold.iter().for_each(|change| self.spool.tell(change));
+        }
+        self.spool.note_dirty(&self.state);
+    }
+
+    fn no_message(&self, id: &MessageId) -> Error {
+        Error::NoMessage {
+            mailbox: self.name().clone(),
+            id: id.clone(),
+        }
+    }
+}
+
+impl Drop for Mailbox {
+    /// What is remembered of a name under which there is no mailbox goes with its last handle.
+    fn drop(&mut self) {
+        if !self.state.exists.load(Relaxed) {
+            self.spool.release(&self.state);
+        }
+    }
+}

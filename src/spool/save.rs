@@ -1,0 +1,190 @@
+//! The sidecar's way to disk: when, and how.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use super::delivery::TempName;
+use super::dir::{Dir, Opened};
+use super::freshness::FileStamp;
+use super::mailbox::Mailbox;
+use super::sidecar::{self, Loaded};
+use super::state::lock;
+use super::{ChangeKind, Dirty};
+use crate::error::{Error, IoContext, Result};
+
+/// How far the sidecar on disk is, and what the last save cost.
+#[derive(Debug, Default)]
+pub struct Saved {
+    /// Everything up to this generation is in the file.
+    pub generation: u64,
+    /// Everything up to this generation will be there after a crash.
+    pub durable: u64,
+    pub cost: Duration,
+    pub finished: Option<Instant>,
+    /// The last failure has been told.
+    pub complained: bool,
+}
+
+/// No change for this long, and the sidecar is written.
+const QUIET: Duration = Duration::from_millis(250);
+
+/// After this long without a change it is written whatever it costs.
+const LONG_QUIET: Duration = Duration::from_millis(800);
+
+/// Where it never gets quiet, it is written this long after the first change.
+const BUSY: Duration = Duration::from_secs(2);
+
+/// A save waits until this many times its last cost has passed since the one before.
+const RESTRAINT: u32 = 40;
+
+/// Whether a mailbox that changed should be saved now.
+pub fn is_due(now: Instant, dirty: Dirty, cost: Duration, finished: Option<Instant>) -> bool {
+    let quiet = now.saturating_duration_since(dirty.last);
+    let waiting = now.saturating_duration_since(dirty.first);
+    let affordable =
+        finished.is_none_or(|at| now.saturating_duration_since(at) >= cost * RESTRAINT);
+    quiet >= LONG_QUIET || (affordable && (quiet >= QUIET || waiting >= BUSY))
+}
+
+impl Mailbox {
+    /// Writes the sidecar unless what happened up to `through` is in it already. Callers that wait
+    /// for a save that is running share the next one.
+    pub(super) fn save(&self, through: u64, durable: bool) -> Result<()> {
+        let state = self.state();
+        let mut saved = lock(&state.saving);
+        let reached = if durable {
+            saved.durable
+        } else {
+            saved.generation
+        };
+        if reached >= through {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let Some(dir) = self.open_dir()? else {
+            return Ok(()); // Gone, and its index with it.
+        };
+        let result = self.write_sidecar(&dir, durable);
+        saved.cost = started.elapsed();
+        saved.finished = Some(Instant::now());
+        let generation = result?;
+        saved.complained = false;
+        saved.generation = generation;
+        if durable {
+            saved.durable = generation;
+        }
+        Ok(())
+    }
+
+    fn write_sidecar(&self, dir: &Dir, durable: bool) -> Result<u64> {
+        let state = self.state();
+        dir.lock();
+        self.take_over_seen(dir)?;
+        let (listing, generation) = {
+            let mut known = state.write();
+            if !known.loaded {
+                return Ok(known.generation);
+            }
+            (known.index.listing(&state.name), known.generation)
+        };
+        if let Opened::NotAFile = dir.open_file(sidecar::FILE_NAME)? {
+            let path = dir.path().join(sidecar::FILE_NAME);
+            let source = std::io::Error::other("something that is not a regular file has its name");
+            return Err(Error::Io {
+                action: "write",
+                path,
+                source,
+            });
+        }
+        let bytes = sidecar::render(listing.entries().iter().map(AsRef::as_ref));
+        let temp = TempName::next().to_string();
+        let mut file = dir.create(&temp)?;
+        super::dir::lock_file(&file);
+        // Synced even when nobody waits for it: otherwise a crash could leave an empty file where a
+        // durable one stood.
+        let written = file
+            .write_all(&bytes)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| rustix::fs::fstat(&file).map_err(Into::into))
+            .during("write", dir.path().join(sidecar::FILE_NAME))
+            .and_then(|stat| {
+                dir.replace(&temp, sidecar::FILE_NAME)
+                    .map(|()| FileStamp::of(&stat))
+            });
+        let stamp = match written {
+            Ok(stamp) => stamp,
+            Err(err) => {
+                let _ = dir.unlink(&temp);
+                return Err(err);
+            }
+        };
+        if durable {
+            let id = dir.stamp()?;
+            state.sync.run((id.device, id.inode), || dir.sync())?;
+        }
+        let mut known = state.write();
+        known.sidecar = Some(stamp);
+        if durable {
+            known.unsaved_seen.retain(|_, at| *at > generation);
+        }
+        Ok(generation)
+    }
+
+    /// When the sidecar on disk is not the one that we last read or wrote, another server shares
+    /// the spool: takes over its marks, except where ours are younger.
+    pub(super) fn take_over_seen(&self, dir: &Dir) -> Result<()> {
+        let state = self.state();
+        let on_disk = dir.file_stamp(sidecar::FILE_NAME)?;
+        if on_disk == state.read().sidecar {
+            return Ok(());
+        }
+        let loaded = sidecar::load(dir);
+        let mut known = state.write();
+        let Some(Loaded { stamp, entries }) = loaded else {
+            known.sidecar = None;
+            return Ok(());
+        };
+        known.sidecar = Some(stamp);
+        for theirs in entries {
+            if !known.unsaved_seen.contains_key(&theirs.id)
+                && let Some(entry) = known.mark(&theirs.id, theirs.seen)
+            {
+                known.tell(&state.name, ChangeKind::Changed(entry));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saves_follow_quiet_and_stay_cheap() {
+        let start = Instant::now();
+        let at = |millis: u64| start + Duration::from_millis(millis);
+        let due = |now: u64, first: u64, last: u64, cost: u64, finished: Option<u64>| {
+            let dirty = Dirty {
+                first: at(first),
+                last: at(last),
+            };
+            is_due(
+                at(now),
+                dirty,
+                Duration::from_millis(cost),
+                finished.map(at),
+            )
+        };
+        // Quiet after one change.
+        assert!(!due(100, 0, 0, 1, None));
+        assert!(due(250, 0, 0, 1, None));
+        // Changes all the time: now and then.
+        assert!(!due(1900, 0, 1899, 1, None));
+        assert!(due(2000, 0, 1999, 1, None));
+        // A large sidecar waits, unless it is really quiet.
+        assert!(!due(2000, 0, 1700, 100, Some(0)));
+        assert!(due(4000, 0, 3700, 100, Some(0)));
+        assert!(due(2000, 0, 1200, 100, Some(0)));
+    }
+}
