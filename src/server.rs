@@ -1,0 +1,207 @@
+//! The one function that wires everything together: bind, start, keep up, stop in order.
+
+use std::future::Future;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use crate::config::{Config, Listen};
+use crate::http::{self, Api};
+use crate::names::MailboxName;
+use crate::spool::{Options, Spool};
+use crate::task;
+
+/// How long requests in flight may take to finish after the server was told to stop.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// How often sidecars are looked after.
+const SAVE_EVERY: Duration = Duration::from_millis(100);
+
+/// How often the spool is looked at for what others did in mailboxes that nobody asks for.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Looking around may take one part in this many of a processor's time.
+const LOOK_SHARE: u32 = 50;
+
+/// Serves a spool until `shutdown` resolves, then finishes what was begun and writes what is due.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+    let Listen::At(address) = &config.http else {
+        bail!("there is nothing to serve: --http is off, and it is the only service so far");
+    };
+    let (listener, address) = bind(address).await?;
+    let (spool, created) = open(&config.spool)?;
+    if created {
+        welcome(&spool, address).context("cannot store the welcome message")?;
+    }
+    announce(&spool, address);
+
+    let api = Api {
+        spool: spool.clone(),
+        naming: config.naming,
+        base_url: config
+            .base_url
+            .as_ref()
+            .map(|base| base.as_str().to_owned()),
+        prefix: config
+            .base_url
+            .map(|base| base.path().to_vec())
+            .unwrap_or_default(),
+        allow_origin: config
+            .allow_origin
+            .iter()
+            .map(|origin| origin.as_str().to_owned())
+            .collect(),
+        address,
+    };
+    let (stop, stopped) = oneshot::channel();
+    let graceful = async move {
+        let _ = stopped.await;
+    };
+    let mut serving = tokio::spawn(
+        warp::serve(http::routes(api))
+            .incoming(listener)
+            .graceful(graceful)
+            .run(),
+    );
+    let saving = tokio::spawn(save(spool.clone()));
+    let looking = tokio::spawn(look_around(spool.clone()));
+
+    shutdown.await;
+    tracing::info!("stopping");
+    looking.abort();
+    let _ = stop.send(());
+    if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
+        tracing::warn!(
+            "some requests were not finished within {} s and are cut off",
+            DRAIN.as_secs()
+        );
+        serving.abort();
+    }
+    saving.abort();
+    task::blocking(move || spool.save_all()).await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address).await.with_context(|| {
+        format!(
+            "cannot listen on {address} for HTTP (another server may be there: \
+             choose another port with --http, or port 0 for a free one)"
+        )
+    })?;
+    let address = listener
+        .local_addr()
+        .context("cannot tell where the server listens")?;
+    Ok((listener, address))
+}
+
+/// Opens the spool; `true` when its directory had to be made.
+fn open(path: &Path) -> anyhow::Result<(Spool, bool)> {
+    let created = match std::fs::symlink_metadata(path) {
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => {
+            std::fs::create_dir_all(path).with_context(|| {
+                format!(
+                    "cannot create the spool directory {} (name another as `spoolbox serve DIR`)",
+                    path.display()
+                )
+            })?;
+            true
+        }
+        _ => false,
+    };
+    let spool = Spool::open(path, Options::default()).with_context(|| {
+        format!(
+            "cannot use {} as a spool (it must be a directory that may be read and written; \
+             name another as `spoolbox serve DIR`)",
+            path.display()
+        )
+    })?;
+    Ok((spool, created))
+}
+
+/// Scripts read these lines to learn where the server is. A closed stdout is no reason to stop.
+fn announce(spool: &Spool, http: SocketAddr) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "spool {}\nhttp {http}\nready", spool.path().display());
+    let _ = out.flush();
+}
+
+/// The first message in a spool that was made just now.
+fn welcome(spool: &Spool, http: SocketAddr) -> crate::Result<()> {
+    let name = MailboxName::parse("welcome")?;
+    let mut delivery = spool.mailbox(&name).deliver()?;
+    let text = WELCOME
+        .replace("{spool}", &spool.path().display().to_string())
+        .replace("{http}", &http.to_string())
+        .replace("{date}", &chrono::Utc::now().to_rfc2822());
+    let written = delivery.write_all(text.as_bytes());
+    written.map_err(|source| crate::Error::Io {
+        action: "write",
+        path: spool.path().join("welcome"),
+        source,
+    })?;
+    delivery.commit()?;
+    Ok(())
+}
+
+const WELCOME: &str = include_str!("welcome.eml");
+
+/// Lets the sidecars follow what changed.
+async fn save(spool: Spool) {
+    loop {
+        tokio::time::sleep(SAVE_EVERY).await;
+        let spool = spool.clone();
+        task::blocking(move || spool.save_due()).await;
+    }
+}
+
+/// Follows what other processes do, also where nobody asks: indexes everything that is new at the
+/// start, then looks at the directories' stamps, and at the files' as often as their number allows.
+async fn look_around(spool: Spool) {
+    let mut files_due = Instant::now();
+    let mut complained = false;
+    loop {
+        let files = Instant::now() >= files_due;
+        let spool = spool.clone();
+        let Some((result, cost)) = task::blocking(move || {
+            let started = Instant::now();
+            (look_at_all(&spool, files), started.elapsed())
+        })
+        .await
+        else {
+            tokio::time::sleep(LOOK_EVERY).await;
+            continue;
+        };
+        match result {
+            Ok(()) => complained = false,
+            Err(err) if !complained => {
+                tracing::warn!("cannot look at the spool: {}", err.with_reason());
+                complained = true;
+            }
+            Err(_) => {}
+        }
+        let pause = LOOK_EVERY.max(cost * LOOK_SHARE);
+        if files {
+            files_due = Instant::now() + pause;
+            tokio::time::sleep(LOOK_EVERY).await;
+        } else {
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+/// Looks at every mailbox. One that cannot be read does not keep the others from being looked at.
+fn look_at_all(spool: &Spool, files: bool) -> crate::Result<()> {
+    let mut failure = Ok(());
+    for name in spool.mailboxes()? {
+        let looked = spool.mailbox(&name).follow(files);
+        failure = failure.and(looked);
+    }
+    failure
+}
