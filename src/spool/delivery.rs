@@ -44,6 +44,8 @@ pub struct Delivery {
     dir: Dir,
     file: File,
     temp: TempName,
+    /// When the directory was last changed before this delivery began.
+    floor: ServerId,
     /// The mailbox's directory was made for this delivery.
     made: bool,
     prepared: bool,
@@ -56,6 +58,7 @@ impl Delivery {
         let mut tries = 0;
         loop {
             let (dir, made) = mailbox.open_or_make()?;
+            let floor = ServerId::second(dir.stamp()?.mtime.seconds);
             let temp = TempName::next();
             match dir.create(&temp.to_string()) {
                 Ok(file) => {
@@ -66,6 +69,7 @@ impl Delivery {
                         dir,
                         file,
                         temp,
+                        floor,
                         made,
                         prepared: false,
                         published: false,
@@ -107,7 +111,7 @@ impl Delivery {
         self.prepare()?;
         let id = self
             .mailbox
-            .publish(&self.dir, &self.temp.to_string(), &self.file)?;
+            .publish(&self.dir, &self.temp.to_string(), &self.file, self.floor)?;
         self.published = true;
         Ok(id)
     }

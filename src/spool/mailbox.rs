@@ -295,9 +295,15 @@ impl Mailbox {
 
     /// Gives a finished temporary file its id. The message exists from the link on; what fails
     /// after it is undone.
-    pub(super) fn publish(&self, dir: &Dir, temp: &str, file: &File) -> Result<MessageId> {
+    pub(super) fn publish(
+        &self,
+        dir: &Dir,
+        temp: &str,
+        file: &File,
+        floor: ServerId,
+    ) -> Result<MessageId> {
         let window = self.state.window();
-        let id = self.claim(dir, temp)?;
+        let id = self.claim(dir, temp, floor)?;
         let name = id.file_name();
         let settled = dir
             .unlink(temp)
@@ -324,14 +330,14 @@ impl Mailbox {
     }
 
     /// Links the temporary file to the first free id after all that came before.
-    fn claim(&self, dir: &Dir, temp: &str) -> Result<MessageId> {
+    fn claim(&self, dir: &Dir, temp: &str, floor: ServerId) -> Result<MessageId> {
         let mut last = lock(&self.state.claim);
         let now = chrono::Utc::now().timestamp();
-        // The directory's own age stands in for ids that other processes gave, which it would take a
-        // look at every name to know: they cannot be younger, whatever the clock says now.
-        let touched = ServerId::second(dir.stamp()?.mtime.seconds);
+        // A process that knows the index knows the greatest id. To one that does not, the time of
+        // the directory's last change stands in for it: to know better it would have to read every
+        // name, and a delivery must not cost more in a large mailbox.
         let greatest = self.state.read().index.greatest();
-        let mut next = ServerId::after(now, [Some(touched), greatest, *last].into_iter().flatten());
+        let mut next = ServerId::after(now, [Some(floor), greatest, *last].into_iter().flatten());
         let mut step = 1;
         for taken in 1.. {
             let id = MessageId::parse(&next.to_string())?;

@@ -184,9 +184,11 @@ impl Mailbox {
                     .push((id.file_name().into_bytes(), Stray::Unreadable));
             }
         }
-        if !loading {
-            self.take_over_seen(&dir)?;
-        }
+        let foreign = if loading {
+            None
+        } else {
+            self.foreign_sidecar(&dir)?
+        };
 
         let mut known_now = state.write();
         if loading {
@@ -194,6 +196,9 @@ impl Mailbox {
             known_now.take_over(known, sidecar);
         }
         let clean = self.apply(&mut known_now, plan.gone, outcomes);
+        if let Some(foreign) = foreign {
+            known_now.merge(&state.name, foreign);
+        }
         if known_now.sidecar.is_none() && !known_now.index.is_empty() {
             known_now.generation += 1; // There is no sidecar, and there should be one.
         }

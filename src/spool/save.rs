@@ -8,9 +8,10 @@ use super::dir::{Dir, Opened};
 use super::freshness::FileStamp;
 use super::mailbox::Mailbox;
 use super::sidecar::{self, Loaded};
-use super::state::lock;
+use super::state::{Known, lock};
 use super::{ChangeKind, Dirty};
 use crate::error::{Error, IoContext, Result};
+use crate::names::MailboxName;
 
 /// How far the sidecar on disk is, and what the last save cost.
 #[derive(Debug, Default)]
@@ -79,9 +80,12 @@ impl Mailbox {
     fn write_sidecar(&self, dir: &Dir, durable: bool) -> Result<u64> {
         let state = self.state();
         dir.lock();
-        self.take_over_seen(dir)?;
+        let foreign = self.foreign_sidecar(dir)?;
         let (listing, generation) = {
             let mut known = state.write();
+            if let Some(foreign) = foreign {
+                known.merge(&state.name, foreign);
+            }
             if !known.loaded {
                 return Ok(known.generation);
             }
@@ -130,29 +134,35 @@ impl Mailbox {
         Ok(generation)
     }
 
-    /// When the sidecar on disk is not the one that we last read or wrote, another server shares
-    /// the spool: takes over its marks, except where ours are younger.
-    pub(super) fn take_over_seen(&self, dir: &Dir) -> Result<()> {
-        let state = self.state();
+    /// Reads the sidecar if it is not the one that we last read or wrote: another server shares the
+    /// spool, or somebody restored a backup.
+    pub(super) fn foreign_sidecar(&self, dir: &Dir) -> Result<Option<Foreign>> {
         let on_disk = dir.file_stamp(sidecar::FILE_NAME)?;
-        if on_disk == state.read().sidecar {
-            return Ok(());
+        if on_disk == self.state().read().sidecar {
+            return Ok(None);
         }
-        let loaded = sidecar::load(dir);
-        let mut known = state.write();
-        let Some(Loaded { stamp, entries }) = loaded else {
-            known.sidecar = None;
-            return Ok(());
+        Ok(Some(Foreign(sidecar::load(dir))))
+    }
+}
+
+/// A sidecar that somebody else wrote; `None` when it was removed or damaged.
+pub struct Foreign(Option<Loaded>);
+
+impl Known {
+    /// Takes over the marks of a sidecar that somebody else wrote, except where ours are younger.
+    pub(super) fn merge(&mut self, mailbox: &MailboxName, foreign: Foreign) {
+        let Some(Loaded { stamp, entries }) = foreign.0 else {
+            self.sidecar = None;
+            return;
         };
-        known.sidecar = Some(stamp);
+        self.sidecar = Some(stamp);
         for theirs in entries {
-            if !known.unsaved_seen.contains_key(&theirs.id)
-                && let Some(entry) = known.mark(&theirs.id, theirs.seen)
+            if !self.unsaved_seen.contains_key(&theirs.id)
+                && let Some(entry) = self.mark(&theirs.id, theirs.seen)
             {
-                known.tell(&state.name, ChangeKind::Changed(entry));
+                self.tell(mailbox, ChangeKind::Changed(entry));
             }
         }
-        Ok(())
     }
 }
 
