@@ -14,6 +14,8 @@ mod cost;
 mod delivery;
 mod drops;
 mod fixtures;
+mod hostile;
+mod layout;
 mod names;
 mod program;
 mod readme;

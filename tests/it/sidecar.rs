@@ -249,6 +249,37 @@ fn a_sidecar_with_wrong_stamps_is_not_believed() {
 }
 
 #[test]
+fn stamps_are_verified_behind_the_first_list_of_a_large_mailbox() {
+    let spool = tempfile::tempdir().unwrap();
+    for n in 0..600 {
+        crate::support::drop_message(spool.path(), "box", &format!("m{n:03}"), mail("truth"));
+    }
+    let server = Server::on(spool.path());
+    assert_eq!(server.list("box").len(), 600);
+    assert!(server.stop().success());
+    // The names and inodes are right, the stamp is not: as after a rewrite while no server ran.
+    let path = spool.path().join("box/index.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let lie = |line: &str| match line.contains("\"id\":\"m007\"") {
+        true => line
+            .replace("\"mtime\":1", "\"mtime\":2")
+            .replace("truth", "lie"),
+        false => line.to_owned(),
+    };
+    fs::write(&path, text.lines().map(lie).collect::<Vec<_>>().join("\n")).unwrap();
+    let server = Server::on(spool.path());
+    assert_eq!(server.list("box").len(), 600);
+    eventually(SOON, || {
+        let list = server.list("box");
+        let wrong: Vec<_> = list
+            .into_iter()
+            .filter(|entry| entry["subject"] != "truth")
+            .collect();
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    });
+}
+
+#[test]
 fn a_read_only_spool_is_served_all_the_same() {
     if crate::support::is_root() {
         let dir = tempfile::tempdir().unwrap();
