@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::delivery::ServerId;
 use super::freshness::{FileStamp, Timestamp};
+use super::ids::ServerId;
 use crate::message::Summary;
 use crate::names::{MailboxName, MessageId};
 

@@ -5,11 +5,13 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::delivery::{Delivery, ServerId};
+use super::delivery::Delivery;
+use super::diff::Depth;
 use super::dir::{self, Dir, Opened};
 use super::freshness::{FileStamp, Now};
+use super::ids::ServerId;
 use super::index::{Entry, Listing};
-use super::refresh::{Depth, read_head};
+use super::reading::read_head;
 use super::state::{State, lock};
 use super::{ChangeKind, Spool};
 use crate::error::{Error, IoContext, Result};

@@ -1,22 +1,27 @@
 //! The spool: mailboxes as directories, messages as files, and an index that follows them.
 //!
 //! This module is the only one that touches the mail directory. Its own order, from the outside in:
-//! `mailbox` has every operation; `delivery` is a message on its way in; `refresh` compares names
-//! with entries; `save` and `sidecar` bring the index to disk; `state` and `index` are what is known
-//! in memory; `freshness` says what a stamp proves; `dir` is the one place that passes names to the
-//! operating system.
+//! `mailbox` has every operation; `delivery` is a message on its way in (`temp` and `ids` are its
+//! names before and after); `refresh` looks again (`diff` compares names with entries, `reading`
+//! reads what is new); `save` and `sidecar` bring the index to disk; `state` and `index` are what is
+//! known in memory; `freshness` says what a stamp proves; `dir` is the one place that passes names
+//! to the operating system.
 
 mod batch;
 mod delivery;
+mod diff;
 mod dir;
 mod freshness;
+mod ids;
 mod index;
 mod mailbox;
+mod reading;
 mod refresh;
 mod save;
 mod sidecar;
 mod state;
 mod stray;
+mod temp;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

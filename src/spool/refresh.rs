@@ -10,126 +10,26 @@
 //! | S4  | – | ✓ | ~ | reads the message again, keeps `seen` |
 //! | S5  | – | – | ✓ | removes the entry |
 
-use std::cmp::Ordering;
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use rustix::fs::FileType;
-
-use super::delivery::TempName;
-use super::dir::{self, Dir, DirEntry, Opened};
-use super::freshness::{FileStamp, FsClock, Now, Scan, Timestamp};
+use super::diff::{Depth, Names, diff};
+use super::dir::{self, Dir, Opened};
+use super::freshness::{FileStamp, Now, Scan};
 use super::index::Entry;
 use super::mailbox::Mailbox;
+use super::reading::{Outcome, look_at_all};
 use super::sidecar;
 use super::state::{Known, lock};
 use super::stray::Stray;
-use crate::error::{IoContext, Result};
-use crate::message::Summary;
+use crate::error::Result;
 use crate::names::MessageId;
-
-/// How closely to look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Depth {
-    /// At the names, and at the files behind new names and new inodes.
-    Names,
-    /// At every file's stamp.
-    Stamps,
-}
 
 /// Up to this many messages, looking at every stamp costs less than anybody notices, so that even a
 /// file that was removed and written anew under the same inode is found at once.
 const FEW: usize = 512;
-
-/// From this many on, messages are read by several threads.
-const MANY: usize = 256;
-
-/// No more of a header section is read for a summary.
-const HEAD_MAX: usize = 1024 * 1024;
-
-/// The names of a mailbox's directory, by what they are.
-#[derive(Debug, Default)]
-struct Names {
-    /// Ascending by id.
-    messages: Vec<Found>,
-    temporaries: Vec<(TempName, u64)>,
-    strays: Vec<(Vec<u8>, Stray)>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Found {
-    id: MessageId,
-    dirent: u64,
-}
-
-impl Names {
-    fn sort_out(entries: Vec<DirEntry>) -> Self {
-        let mut names = Self::default();
-        for entry in entries {
-            let text = std::str::from_utf8(&entry.name).ok();
-            let file = text.filter(|_| entry.kind == FileType::RegularFile);
-            if let Some(Some(Ok(id))) = file.map(MessageId::of_file) {
-                names.messages.push(Found {
-                    id,
-                    dirent: entry.inode,
-                });
-            } else if let Some(temp) = file.and_then(TempName::parse) {
-                names.temporaries.push((temp, entry.inode));
-            } else if file != Some(sidecar::FILE_NAME) {
-                let stray = Stray::of(&entry.name, entry.kind);
-                names.strays.push((entry.name, stray));
-            }
-        }
-        names.messages.sort_unstable_by(|a, b| a.id.cmp(&b.id));
-        names
-    }
-}
-
-/// What has to be done so that the index says what the directory says.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Plan {
-    /// S2, and all that has to be looked at for S4: with the entry that is known.
-    look_at: Vec<(Found, Option<Arc<Entry>>)>,
-    /// S5.
-    gone: Vec<MessageId>,
-}
-
-/// Compares what is known with what was found; both ascend by id.
-fn diff(known: &[Arc<Entry>], found: Vec<Found>, depth: Depth) -> Plan {
-    let mut plan = Plan::default();
-    let mut known = known.iter().peekable();
-    for name in found {
-        let mut entry = None;
-        while let Some(next) = known.peek() {
-            match next.id.cmp(&name.id) {
-                Ordering::Less => plan.gone.extend(known.next().map(|gone| gone.id.clone())),
-                Ordering::Equal => {
-                    entry = known.next();
-                    break;
-                }
-                Ordering::Greater => break,
-            }
-        }
-        let same = entry.is_some_and(|entry| entry.dirent == name.dirent);
-        if !same || depth == Depth::Stamps {
-            plan.look_at.push((name, entry.cloned()));
-        }
-    }
-    plan.gone.extend(known.map(|gone| gone.id.clone()));
-    plan
-}
-
-/// What a look at one file came to.
-enum Outcome {
-    Same,
-    Entry(Entry),
-    Gone(MessageId),
-    Stray(MessageId),
-}
 
 impl Mailbox {
     /// Brings the index up to date with the directory.
@@ -302,14 +202,6 @@ impl Mailbox {
     }
 }
 
-impl Entry {
-    /// Whether a file with this stamp has to be read again. A message that was read in the very tick
-    /// in which it was written is read once more when the tick is over.
-    fn is_outdated(&self, stamp: FileStamp, now: Timestamp, clock: FsClock) -> bool {
-        stamp != self.stamp || (self.racy && !stamp.is_racy(now, clock))
-    }
-}
-
 impl Known {
     /// Takes the entries of a sidecar for known. That is no change: they were here before.
     fn take_over(&mut self, entries: Vec<Arc<Entry>>, sidecar: Option<FileStamp>) {
@@ -347,186 +239,5 @@ fn clear_away(dir: &Dir, names: &Names, now: Now) {
                 tracing::warn!("{}", err.with_reason());
             }
         }
-    }
-}
-
-/// Looks at files, by several threads when there are many.
-fn look_at_all(
-    dir: &Dir,
-    wanted: Vec<(Found, Option<Arc<Entry>>)>,
-    clock: FsClock,
-) -> Result<Vec<Outcome>> {
-    let one_by_one = |wanted: &[(Found, Option<Arc<Entry>>)]| {
-        let look = |(found, known): &(Found, Option<Arc<Entry>>)| {
-            look_at(dir, found, known.as_deref(), clock)
-        };
-        wanted.iter().map(look).collect::<Result<Vec<_>>>()
-    };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
-    if wanted.len() < MANY || threads == 1 {
-        return one_by_one(&wanted);
-    }
-    let mut outcomes = Vec::with_capacity(wanted.len());
-    std::thread::scope(|scope| {
-        let chunks = wanted.chunks(wanted.len().div_ceil(threads));
-        let workers: Vec<_> = chunks
-            .map(|chunk| scope.spawn(move || one_by_one(chunk)))
-            .collect();
-        for worker in workers {
-            match worker.join() {
-                Ok(looked) => outcomes.extend(looked?),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        Ok(outcomes)
-    })
-}
-
-fn look_at(dir: &Dir, found: &Found, known: Option<&Entry>, clock: FsClock) -> Result<Outcome> {
-    let now = Now::read().wall;
-    let name = found.id.file_name();
-    if let Some(known) = known {
-        match dir.file_stamp(&name)? {
-            Some(stamp)
-                if !known.is_outdated(stamp, now, clock) && known.dirent == found.dirent =>
-            {
-                return Ok(Outcome::Same);
-            }
-            Some(stamp) if !known.is_outdated(stamp, now, clock) => {
-                // The directory tells inodes of its own, as overlays do: remember them.
-                return Ok(Outcome::Entry(Entry {
-                    dirent: found.dirent,
-                    ..known.clone()
-                }));
-            }
-            _ => {}
-        }
-    }
-    match dir.open_file(&name)? {
-        Opened::File(file, stamp) => {
-            let head = read_head(&file).during("read", dir.path().join(&name))?;
-            Ok(Outcome::Entry(Entry {
-                id: found.id.clone(),
-                stamp,
-                dirent: found.dirent,
-                racy: stamp.is_racy(now, clock),
-                summary: Summary::parse(&head),
-                seen: false,
-            }))
-        }
-        Opened::Missing => Ok(Outcome::Gone(found.id.clone())),
-        Opened::NotAFile | Opened::Forbidden => Ok(Outcome::Stray(found.id.clone())),
-    }
-}
-
-/// Reads a message up to the end of its header section.
-pub(super) fn read_head(file: &File) -> io::Result<Vec<u8>> {
-    let mut head = Vec::with_capacity(8 * 1024);
-    let mut step = 8 * 1024;
-    while head.len() < HEAD_MAX {
-        let searched = head.len();
-        let got = file.take(step).read_to_end(&mut head)?;
-        // The end may lie across two reads.
-        let from = searched.saturating_sub(3);
-        let end = memchr::memchr_iter(b'\n', &head[from..])
-            .map(|at| from + at + 1)
-            .find(|&at| matches!(&head[at..], [b'\n', ..] | [b'\r', b'\n', ..]));
-        if let Some(end) = end {
-            head.truncate(end);
-            break;
-        }
-        if (got as u64) < step {
-            break;
-        }
-        step = 64 * 1024;
-    }
-    Ok(head)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn found(id: &str, dirent: u64) -> Found {
-        Found {
-            id: MessageId::parse(id).unwrap(),
-            dirent,
-        }
-    }
-
-    fn known(id: &str, dirent: u64) -> Arc<Entry> {
-        Arc::new(Entry {
-            id: MessageId::parse(id).unwrap(),
-            stamp: FileStamp {
-                size: 0,
-                mtime: Timestamp::default(),
-                inode: dirent,
-            },
-            dirent,
-            racy: false,
-            summary: Summary::default(),
-            seen: false,
-        })
-    }
-
-    fn ids(plan: &Plan) -> (Vec<&str>, Vec<&str>) {
-        (
-            plan.look_at
-                .iter()
-                .map(|(found, _)| found.id.as_str())
-                .collect(),
-            plan.gone.iter().map(MessageId::as_str).collect(),
-        )
-    }
-
-    #[test]
-    fn the_diff_finds_what_is_new_replaced_and_gone() {
-        let known = [known("a", 1), known("b", 2), known("c", 3), known("e", 5)];
-        let now = vec![
-            found("0", 9),
-            found("b", 2),
-            found("c", 8),
-            found("d", 4),
-            found("f", 6),
-        ];
-        let plan = diff(&known, now.clone(), Depth::Names);
-        assert_eq!(ids(&plan), (vec!["0", "c", "d", "f"], vec!["a", "e"]));
-        assert!(plan.look_at[1].1.is_some() && plan.look_at[2].1.is_none());
-        let plan = diff(&known, now, Depth::Stamps);
-        assert_eq!(ids(&plan).0, ["0", "b", "c", "d", "f"]);
-    }
-
-    #[test]
-    fn nothing_new_means_nothing_to_do() {
-        let all = [known("a", 1), known("b", 2)];
-        assert_eq!(
-            diff(&all, vec![found("a", 1), found("b", 2)], Depth::Names),
-            Plan::default()
-        );
-        assert_eq!(diff(&[], vec![], Depth::Stamps), Plan::default());
-        assert_eq!(ids(&diff(&all, vec![], Depth::Names)).1, ["a", "b"]);
-    }
-
-    #[test]
-    fn the_head_ends_at_the_first_empty_line() {
-        use std::io::{Seek, Write};
-        let read = |content: &[u8]| {
-            let mut file = tempfile::tempfile().unwrap();
-            file.write_all(content).unwrap();
-            file.rewind().unwrap();
-            read_head(&file).unwrap()
-        };
-        assert_eq!(read(b"A: b\n\nbody"), b"A: b\n");
-        assert_eq!(read(b"A: b\r\n\r\nbody"), b"A: b\r\n");
-        assert_eq!(read(b"A: b"), b"A: b");
-        assert_eq!(read(b""), b"");
-        // Across the boundary of two reads, at every offset.
-        for length in 8180..8200 {
-            let mut content = b"A: ".to_vec();
-            content.resize(length, b'x');
-            content.extend_from_slice(b"\r\n\r\nbody\n\n");
-            assert_eq!(read(&content).len(), length + 2);
-        }
-        assert!(read(&vec![b'x'; 3 * HEAD_MAX]).len() < 2 * HEAD_MAX);
     }
 }

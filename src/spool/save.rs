@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use super::delivery::TempName;
 use super::dir::{Dir, Opened};
 use super::freshness::FileStamp;
 use super::mailbox::Mailbox;
 use super::sidecar::{self, Loaded};
 use super::state::{Known, lock};
+use super::temp::TempName;
 use super::{ChangeKind, Dirty};
 use crate::error::{Error, IoContext, Result};
 use crate::names::MailboxName;

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::batch::Batch;
-use super::delivery::ServerId;
 use super::freshness::{FileStamp, Scan};
+use super::ids::ServerId;
 use super::index::{Entry, Index};
 use super::save::Saved;
 use super::{Change, ChangeKind};
