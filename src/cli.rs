@@ -19,7 +19,7 @@ use crate::spool::{Options, Spool};
 /// Each mailbox is a directory of <id>.eml files. The server answers the Inbucket REST API v1 over
 /// those files: drop one in by any means, and the very next request lists it.
 #[derive(Parser)]
-#[command(name = "spoolbox", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "spoolbox", version, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -182,14 +182,14 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => match args.run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(err) => {
-                eprintln!("spoolbox: {err:#}");
+                let _ = writeln!(Stderr, "spoolbox: {err:#}");
                 ExitCode::FAILURE
             }
         },
         Command::Deliver(args) => match args.run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(Failure { code, why }) => {
-                eprintln!("spoolbox deliver: {why}");
+                let _ = writeln!(Stderr, "spoolbox deliver: {why}");
                 ExitCode::from(code)
             }
         },
@@ -252,10 +252,25 @@ fn start_logging(level: tracing::Level, format: LogFormat) {
         .with_max_level(level)
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
+        .with_writer(|| Stderr);
     match format {
         LogFormat::Text => logs.init(),
         LogFormat::Json => logs.json().init(),
+    }
+}
+
+/// Standard error, as far as there is one: a full disk or a closed pipe behind it must not get in
+/// the way of the mail.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let _ = std::io::stderr().write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -311,9 +326,14 @@ impl Deliver {
             ));
         }
         let spool = Spool::open(&self.spool, Options::default()).map_err(|err| {
+            let missing = err
+                .io()
+                .is_some_and(|err| err.kind() == std::io::ErrorKind::NotFound);
             let mut failure = Failure::from(err);
-            failure.why +=
-                "; the spool must exist: make the directory, or start `spoolbox serve` on it";
+            if missing {
+                failure.why +=
+                    "; the spool must exist: make the directory, or start `spoolbox serve` on it";
+            }
             failure
         })?;
         let name = self.naming.resolve(&spool, &self.mailbox)?;
@@ -348,7 +368,13 @@ impl Deliver {
             .and_then(|()| std::io::copy(&mut input, &mut delivery))
             .during("store", spool.path().join(name.as_str()))?;
         let id = delivery.commit()?;
-        let _ = writeln!(std::io::stdout(), "{id}");
+        if let Err(err) = writeln!(std::io::stdout(), "{id}") {
+            // It is stored: the mail system must not send it again.
+            let _ = writeln!(
+                Stderr,
+                "spoolbox deliver: stored as {id}, but that cannot be printed: {err}"
+            );
+        }
         Ok(())
     }
 }

@@ -70,6 +70,15 @@ impl Error {
         }
     }
 
+    /// Whether the machine has run out of descriptors or memory, so that the failure says nothing
+    /// about the file.
+    pub(crate) fn is_exhaustion(&self) -> bool {
+        let exhausted =
+            [Errno::NFILE, Errno::MFILE, Errno::NOMEM].map(|errno| Some(errno.raw_os_error()));
+        self.io()
+            .is_some_and(|err| exhausted.contains(&err.raw_os_error()))
+    }
+
     /// Whether the spool as a whole cannot be used at the moment: it cannot be reached, read or
     /// written, or the machine has run out of something. Trying again later may help.
     pub fn is_unavailable(&self) -> bool {
@@ -80,9 +89,7 @@ impl Error {
         match self {
             Error::NotADirectory { .. } => true,
             Error::Io { source, .. } => {
-                let exhausted =
-                    [Errno::NFILE, Errno::MFILE].map(|errno| Some(errno.raw_os_error()));
-                exhausted.contains(&source.raw_os_error())
+                self.is_exhaustion()
                     || matches!(
                         source.kind(),
                         NotFound

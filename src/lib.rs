@@ -46,7 +46,7 @@
 //!
 //! 1. Files are the truth; the index is a cache.
 //! 2. Only the `spool` module touches the mail directory; every caller enters by [`Mailbox`], and
-//!    every name from outside is resolved by [`policy::Naming::resolve`]. There is no second door.
+//!    every name from outside is resolved by `policy::Naming`. There is no second door.
 //! 3. A drop is visible to the very next request. A request stats the mailbox's directory and
 //!    refreshes when it changed; `spool::freshness` says when an unchanged stamp proves anything.
 //!    No watcher is needed for this.
@@ -61,7 +61,8 @@
 //! 8. Only `http::model` knows the wire JSON, only `spool::sidecar` the sidecar's.
 //! 9. A mailbox's lock is never held across `.await` or while a peer's bytes are awaited. Reading a
 //!    message by its id does no mailbox-wide work; of the index it asks one mark, under a lock that
-//!    nobody holds across a system call.
+//!    nobody holds across a system call. (The first request for a mailbox after a start loads its
+//!    sidecar.)
 //! 10. Several processes may share one spool: ids are claimed with an exclusive link, the sidecar is
 //!     replaced by rename and never trusted blindly, and marks are merged before it is replaced.
 //! 11. Paths are opened relative to directory handles, without following links and without
@@ -74,15 +75,25 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`cli`] | subcommands and flags, exit codes |
-//! | [`server`] | `run(config, shutdown)`: the one wiring function |
-//! | [`config`] | settings, checked once |
-//! | [`http`] | routes, handlers, wire JSON, error → status |
-//! | [`policy`] | a name or address as given → a mailbox's name |
-//! | [`task`] | the one place that moves blocking work off the async threads |
+//! | `server` | `run(config, shutdown)`: the one wiring function |
+//! | `config` | settings, checked once |
+//! | `http` | routes, handlers, wire JSON, error → status |
+//! | `policy` | a name or address as given → a mailbox's name |
+//! | `task` | the one place that moves blocking work off the async threads |
 //! | `spool` | [`Spool`], [`Mailbox`], [`Delivery`], the index and its sidecar, refresh, freshness |
 //! | [`message`] | bytes → [`Summary`] or [`Message`]; pure and total |
-//! | `names` | [`MailboxName`], [`MessageId`]: parse or refuse |
 //! | `error` | [`Error`]: the path and the operation |
+//! | `names` | [`MailboxName`], [`MessageId`]: parse or refuse |
+//!
+//! # Known limits
+//!
+//! - Ids ascend within a mailbox even when the clock steps back, as long as the process knows the
+//!   index, as a server does. `deliver` does not read the index or the names (it must not cost more in
+//!   a large mailbox); it goes by the time of the directory's last change, so after a step back the
+//!   order of its ids may be off until the clock has caught up. No id is ever given twice.
+//! - A message that is rewritten in place, under the same inode, reaches lists when the server next
+//!   looks at the files' stamps: as often as their number allows, within a second or so for thousands.
+//!   `GET` of the message is right at once.
 //!
 //! # Deliberately absent
 //!
@@ -98,15 +109,15 @@
 #![warn(missing_docs)]
 
 pub mod cli;
-pub mod config;
+mod config;
 mod error;
-pub mod http;
+mod http;
 pub mod message;
 mod names;
-pub mod policy;
-pub mod server;
+mod policy;
+mod server;
 mod spool;
-pub mod task;
+mod task;
 
 pub use error::{Error, Result};
 pub use message::{Attachment, Headers, Message, Summary};

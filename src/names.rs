@@ -3,7 +3,6 @@
 //! A [`MailboxName`] or a [`MessageId`] that exists is safe to use as one component of a path: it
 //! holds no separator, cannot begin with a dot, and fits into a file name. Nothing validates twice.
 
-use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -89,6 +88,11 @@ impl NameError {
         Self { what, given, why }
     }
 
+    /// The string has an @ and yet is no address.
+    pub(crate) fn not_an_address(given: &str) -> Self {
+        Self::new("mailbox name", given, Fault::NotAnAddress)
+    }
+
     /// The same fault, told of the string from which the name was made.
     pub(crate) fn about(self, given: &str) -> Self {
         Self::new(self.what, given, self.why)
@@ -116,6 +120,7 @@ enum Fault {
     LeadingDot,
     OuterSpace,
     Reserved,
+    NotAnAddress,
 }
 
 impl fmt::Display for Fault {
@@ -128,6 +133,7 @@ impl fmt::Display for Fault {
             Fault::LeadingDot => f.write_str("it begins with a dot"),
             Fault::OuterSpace => f.write_str("it begins or ends with a space"),
             Fault::Reserved => f.write_str("the word is reserved for the newest message"),
+            Fault::NotAnAddress => f.write_str("it is not an address like ann@example.com"),
         }
     }
 }
@@ -161,20 +167,6 @@ macro_rules! reads_as_str {
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::Debug::fmt(&self.0, f)
-            }
-        }
-
-        impl Borrow<str> for $name {
-            fn borrow(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = NameError;
-
-            fn from_str(s: &str) -> Result<Self, NameError> {
-                Self::parse(s)
             }
         }
     };

@@ -24,12 +24,12 @@ impl Naming {
     /// is one, else Inbucket's reading of it.
     pub fn resolve(self, spool: &Spool, given: &str) -> Result<MailboxName> {
         let exact = MailboxName::parse(given)?;
-        let reading = self.read(given)?;
+        let reading = self.read(given);
         // Mostly they are the same, and then the disk need not be asked.
-        if reading != exact && spool.has_mailbox(&exact)? {
+        if reading.as_ref() != Ok(&exact) && spool.has_mailbox(&exact)? {
             return Ok(exact);
         }
-        Ok(reading)
+        Ok(reading?)
     }
 
     /// Inbucket's reading: quotes off, `+tag` cut, ASCII in lower case, and the part that the naming
@@ -42,6 +42,11 @@ impl Naming {
         let unquoted = local
             .strip_prefix('"')
             .and_then(|rest| rest.strip_suffix('"'));
+        let odd =
+            |text: &str| text.contains(|c: char| c.is_whitespace() || "<>()@,;:\"".contains(c));
+        if domain.is_some_and(odd) || (domain.is_some() && unquoted.is_none() && odd(local)) {
+            return Err(NameError::not_an_address(given));
+        }
         let local = unquoted.unwrap_or(local);
         let local = local.split('+').next().unwrap_or(local);
         let mut name = match (self, domain) {
@@ -113,7 +118,16 @@ mod tests {
 
     #[test]
     fn what_leaves_no_name_is_refused_by_its_own_words() {
-        for given in ["+tag", "@example.com", "\"\"", "\"../x\"@y.example"] {
+        for given in [
+            "+tag",
+            "@example.com",
+            "\"\"",
+            "\"../x\"@y.example",
+            "Bob Smith <bob@example.com>",
+            "a@b@c",
+            "a b@example.com",
+            "a@example.com, b@example.com",
+        ] {
             let err = Naming::Local.read(given).unwrap_err();
             assert!(err.to_string().starts_with(&format!("{given:?}")), "{err}");
         }
@@ -130,5 +144,9 @@ mod tests {
         assert_eq!(resolve("Bob@example.com"), "Bob@example.com");
         assert_eq!(resolve("bob@example.com"), "bob");
         assert!(Naming::Local.resolve(&spool, "a/b@example.com").is_err());
+        // Even one that could be no reading of anything.
+        assert!(Naming::Local.resolve(&spool, "+tag").is_err());
+        std::fs::create_dir(dir.path().join("+tag")).unwrap();
+        assert_eq!(resolve("+tag"), "+tag");
     }
 }

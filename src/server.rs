@@ -2,11 +2,11 @@
 
 use std::future::Future;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -38,6 +38,11 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     if created {
         welcome(&spool, address).context("cannot store the welcome message")?;
     }
+    if !spool.is_writable() {
+        tracing::warn!(
+            "the spool cannot be written: mail can be read, but not stored, marked or deleted"
+        );
+    }
     announce(&spool, address);
 
     let api = Api {
@@ -56,7 +61,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
             .iter()
             .map(|origin| origin.as_str().to_owned())
             .collect(),
-        address,
+        address: reachable(address),
     };
     let (stop, stopped) = oneshot::channel();
     let graceful = async move {
@@ -71,8 +76,10 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let saving = tokio::spawn(save(spool.clone()));
     let looking = tokio::spawn(look_around(spool.clone()));
 
-    shutdown.await;
-    tracing::info!("stopping");
+    tokio::select! {
+        () = shutdown => tracing::info!("stopping"),
+        _ = &mut serving => bail!("the HTTP server ended by itself"),
+    }
     looking.abort();
     let _ = stop.send(());
     if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
@@ -89,11 +96,17 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
 }
 
 async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(address).await.with_context(|| {
-        format!(
-            "cannot listen on {address} for HTTP (another server may be there: \
-             choose another port with --http, or port 0 for a free one)"
-        )
+    let listener = TcpListener::bind(address).await.map_err(|err| {
+        use std::io::ErrorKind::{AddrInUse, AddrNotAvailable, PermissionDenied};
+        let hint = match err.kind() {
+            AddrInUse => {
+                "another server is there: choose another port with --http, or port 0 for a free one"
+            }
+            PermissionDenied => "ports below 1024 need privileges: choose a higher one with --http",
+            AddrNotAvailable => "it is not an address of this machine: try --http 127.0.0.1:9000",
+            _ => "check the address given with --http",
+        };
+        anyhow!("cannot listen on {address} for HTTP: {err} ({hint})")
     })?;
     let address = listener
         .local_addr()
@@ -111,6 +124,13 @@ fn open(path: &Path) -> anyhow::Result<(Spool, bool)> {
                     path.display()
                 )
             })?;
+            // Its name must survive a crash like all that will be in it.
+            let parent = std::path::absolute(path)
+                .ok()
+                .and_then(|path| Some(path.parent()?.to_path_buf()));
+            if let Some(parent) = parent.and_then(|parent| std::fs::File::open(parent).ok()) {
+                let _ = parent.sync_all();
+            }
             true
         }
         _ => false,
@@ -136,9 +156,12 @@ fn announce(spool: &Spool, http: SocketAddr) {
 fn welcome(spool: &Spool, http: SocketAddr) -> crate::Result<()> {
     let name = MailboxName::parse("welcome")?;
     let mut delivery = spool.mailbox(&name).deliver()?;
+    let program =
+        std::env::current_exe().map_or("spoolbox".into(), |path| path.display().to_string());
     let text = WELCOME
-        .replace("{spool}", &spool.path().display().to_string())
-        .replace("{http}", &http.to_string())
+        .replace("{spool}", &quoted(&spool.path().display().to_string()))
+        .replace("{spoolbox}", &quoted(&program))
+        .replace("{http}", &reachable(http).to_string())
         .replace("{date}", &chrono::Utc::now().to_rfc2822());
     let written = delivery.write_all(text.as_bytes());
     written.map_err(|source| crate::Error::Io {
@@ -148,6 +171,26 @@ fn welcome(spool: &Spool, http: SocketAddr) -> crate::Result<()> {
     })?;
     delivery.commit()?;
     Ok(())
+}
+
+/// A path as a shell wants it.
+fn quoted(path: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@".contains(c);
+    if path.chars().all(plain) {
+        path.to_owned()
+    } else {
+        format!("'{}'", path.replace('\'', "'\\''"))
+    }
+}
+
+/// An address that a client on this machine can use: nobody can connect to 0.0.0.0.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    address
 }
 
 const WELCOME: &str = include_str!("welcome.eml");

@@ -31,13 +31,13 @@ impl Api {
     /// Answers one request.
     pub async fn handle<B: Buf>(
         self: Arc<Self>,
-        method: Method,
+        method: &Method,
         path: &str,
         headers: &HeaderMap,
         body: impl Stream<Item = Result<B, warp::Error>>,
     ) -> Result<Response, ApiError> {
         let route = Route::parse(path, &self.prefix)?;
-        let action = route.action(&method)?;
+        let action = route.action(method)?;
         if action.is_change() {
             origin::check(headers, &self.allow_origin)?;
         }

@@ -24,13 +24,17 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
 /// An absolute link to attachment `number`.
 pub fn link(
     base: &str,
-    route: &str,
+    purpose: Purpose,
     mailbox: &MailboxName,
     id: &MessageId,
     number: usize,
     attachment: &Attachment,
 ) -> String {
     let escape = |text| utf8_percent_encode(text, ESCAPED);
+    let route = match purpose {
+        Purpose::Download => "dattach",
+        Purpose::View => "vattach",
+    };
     format!(
         "{base}/mailbox/{route}/{}/{}/{number}/{}",
         escape(mailbox.as_str()),
@@ -183,7 +187,7 @@ mod tests {
         let id = MessageId::parse("a%20b").unwrap();
         let made = link(
             "https://h/mail",
-            "dattach",
+            Purpose::Download,
             &mailbox,
             &id,
             3,
@@ -195,7 +199,7 @@ mod tests {
         );
         let made = link(
             "",
-            "vattach",
+            Purpose::View,
             &mailbox,
             &id,
             0,

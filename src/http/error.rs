@@ -1,6 +1,5 @@
 //! One match from error to status; the answer is a problem document (RFC 9457).
 
-use serde::Serialize;
 use warp::http::{HeaderValue, StatusCode, header};
 use warp::reply::Response;
 
@@ -86,13 +85,6 @@ impl ApiError {
     }
 
     pub fn into_response(self) -> Response {
-        #[derive(Serialize)]
-        struct Problem {
-            r#type: &'static str,
-            title: &'static str,
-            status: u16,
-            detail: String,
-        }
         let (status, detail) = self.status();
         if status.is_server_error() {
             match &self {
@@ -100,13 +92,8 @@ impl ApiError {
                 other => tracing::error!("{other:?}"),
             }
         }
-        let problem = Problem {
-            r#type: "about:blank",
-            title: status.canonical_reason().unwrap_or("Error"),
-            status: status.as_u16(),
-            detail,
-        };
-        let mut response = Response::new(model::json_line(&problem).into());
+        let title = status.canonical_reason().unwrap_or("Error");
+        let mut response = Response::new(model::problem(status.as_u16(), title, &detail).into());
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(

@@ -57,10 +57,11 @@ pub fn routes(api: Api) -> impl Filter<Extract = (Response,), Error = Infallible
                     return answer;
                 }
                 let answer = Arc::clone(&api)
-                    .handle(method, path.as_str(), &headers, body)
+                    .handle(&method, path.as_str(), &headers, body)
                     .await;
                 let mut answer = answer.unwrap_or_else(ApiError::into_response);
                 origin::permit(&headers, &api.allow_origin, answer.headers_mut());
+                tracing::debug!("{method} {} {}", path.as_str(), answer.status().as_u16());
                 answer
             },
         )

@@ -4,13 +4,13 @@ use chrono::{DateTime, Utc};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::attachment;
+use super::attachment::{self, Purpose};
 use crate::message::{Headers, Message};
 use crate::names::MailboxName;
 use crate::spool::{Entry, Listing, Timestamp};
 
 /// One JSON value followed by one newline, as every answer is.
-pub fn json_line(value: &impl Serialize) -> Vec<u8> {
+fn json_line(value: &impl Serialize) -> Vec<u8> {
     let mut out = serde_json::to_vec(value)
         .expect("strings, numbers and string keys always serialise into memory");
     out.push(b'\n');
@@ -36,8 +36,15 @@ pub fn message(mailbox: &MailboxName, entry: &Entry, message: &Message, base: &s
         .map(|(number, part)| Attachment {
             filename: &part.filename,
             content_type: &part.content_type,
-            download_link: attachment::link(base, "dattach", mailbox, &entry.id, number, part),
-            view_link: attachment::link(base, "vattach", mailbox, &entry.id, number, part),
+            download_link: attachment::link(
+                base,
+                Purpose::Download,
+                mailbox,
+                &entry.id,
+                number,
+                part,
+            ),
+            view_link: attachment::link(base, Purpose::View, mailbox, &entry.id, number, part),
             md5: part.md5(),
         })
         .collect();
@@ -49,6 +56,23 @@ pub fn message(mailbox: &MailboxName, entry: &Entry, message: &Message, base: &s
         },
         header: &message.headers,
         attachments,
+    })
+}
+
+/// A problem document.
+pub fn problem(status: u16, title: &str, detail: &str) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Problem<'a> {
+        r#type: &'a str,
+        title: &'a str,
+        status: u16,
+        detail: &'a str,
+    }
+    json_line(&Problem {
+        r#type: "about:blank",
+        title,
+        status,
+        detail,
     })
 }
 

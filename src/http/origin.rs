@@ -9,6 +9,9 @@ use super::error::ApiError;
 /// Refuses a change that a page of another origin asks for. Plain clients send neither header and
 /// are served.
 pub fn check(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError> {
+    if headers.get_all(header::ORIGIN).iter().count() > 1 {
+        return Err(ApiError::ForeignOrigin);
+    }
     let text = |name| {
         headers
             .get(name)
@@ -71,7 +74,9 @@ fn permitted<'a>(request: &'a HeaderMap, allowed: &[String]) -> Option<&'a Heade
 
 /// The request's Host, if it is one.
 pub fn host(headers: &HeaderMap) -> Option<&str> {
-    let host = headers.get(header::HOST)?.to_str().ok()?;
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = hosts.next().filter(|_| hosts.next().is_none())?;
+    let host = host.to_str().ok()?;
     let authority: Authority = host.parse().ok()?;
     // User information has no place in a Host, and would end up in links.
     (!authority.as_str().contains('@') && !authority.host().is_empty()).then_some(host)
@@ -97,15 +102,11 @@ mod tests {
     use super::*;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
-        pairs
-            .iter()
-            .map(|&(name, value)| {
-                (
-                    header::HeaderName::from_static(name),
-                    value.parse().unwrap(),
-                )
-            })
-            .collect()
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
     }
 
     #[test]
@@ -142,6 +143,11 @@ mod tests {
             &[host, ("sec-fetch-site", "cross-site")],
             &[host, ("sec-fetch-site", "same-site")],
             &[("origin", "http://mail.example:9000")],
+            &[
+                host,
+                ("origin", "http://mail.example:9000"),
+                ("origin", "http://evil.example"),
+            ],
         ] {
             assert!(check(&headers(pairs), &[]).is_err(), "{pairs:?}");
         }

@@ -3,6 +3,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+/// No more of a header section than this is looked at. What lies behind it is body neither.
+pub const HEAD_MAX: usize = 1024 * 1024;
+
 /// The header fields of a message in the order in which they stand.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Headers {
@@ -26,10 +29,13 @@ impl Headers {
         let mut at = 0;
         while at < raw.len() {
             let end = memchr::memchr(b'\n', &raw[at..]).map_or(raw.len(), |n| at + n + 1);
-            let line = trim_line_end(&raw[at..end]);
-            at = end;
-            if line.is_empty() {
+            let start = std::mem::replace(&mut at, end);
+            if trim_line_end(&raw[start..end]).is_empty() {
                 break;
+            }
+            let line = trim_line_end(&raw[start.min(HEAD_MAX)..end.min(HEAD_MAX)]);
+            if line.is_empty() {
+                continue;
             }
             if matches!(line[0], b' ' | b'\t') {
                 if let Some((_, value)) = &mut pending {
@@ -166,6 +172,12 @@ mod tests {
         assert_eq!(&raw[body..], b"body");
         assert_eq!(headers.grouped(), vec![("Subject", vec!["x"])]);
         assert_eq!(Headers::parse(b"").1, 0);
+        // A section without end costs no more than its limit, and the body is still found.
+        let endless = [&b"Subject: y\n"[..], &b"a:b\n".repeat(1_000_000), b"\nbody"].concat();
+        let (headers, body) = Headers::parse(&endless);
+        assert_eq!(&endless[body..], b"body");
+        assert!(headers.fields.len() < HEAD_MAX / 4 + 1);
+        assert_eq!(headers, Headers::parse(&endless[..HEAD_MAX]).0);
         assert_eq!(
             Headers::parse(b"Subject: only").0.first("subject"),
             Some("only")

@@ -14,8 +14,12 @@ mod part;
 mod transfer;
 mod words;
 
+pub(crate) use header::HEAD_MAX;
 pub use header::Headers;
 pub use part::Attachment;
+
+/// More recipients than this are not listed; nobody reads them, and an index holds every one.
+const RECIPIENTS_MAX: usize = 2_000;
 
 /// What a list shows of a message: read from its header section alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,7 +59,9 @@ fn sender(headers: &Headers) -> String {
 
 /// A To header that names a group without members is an answer: nobody.
 fn recipients(headers: &Headers) -> Vec<String> {
-    let to = addresses(headers, "To");
+    let mut to = addresses(headers, "To");
+    to.truncate(RECIPIENTS_MAX);
+    to.shrink_to_fit();
     if to.is_empty()
         && !headers
             .first("To")

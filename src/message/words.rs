@@ -4,9 +4,6 @@ use std::borrow::Cow;
 
 use super::transfer;
 
-/// No sane word is longer; the bound keeps a search for an end that never comes cheap.
-const WORD_MAX: usize = 8 * 1024;
-
 /// Replaces the encoded words of a value by what they say.
 ///
 /// White space between two words belongs to the encoding and goes; words of one charset that
@@ -17,10 +14,11 @@ pub fn decode(value: &str) -> Cow<'_, str> {
     }
     let mut out = String::with_capacity(value.len());
     let mut run: Option<Run> = None;
+    let mut closes = Closes { value, next: 0 };
     let mut rest = value;
     while let Some(at) = rest.find("=?") {
         let (plain, tail) = rest.split_at(at);
-        let Some((word, after)) = Word::parse(tail) else {
+        let Some((word, after)) = Word::parse(tail, &mut closes) else {
             flush(&mut run, &mut out);
             out.push_str(plain);
             out.push_str("=?");
@@ -70,13 +68,8 @@ struct Word<'a> {
 
 impl<'a> Word<'a> {
     /// Reads the word at the start of `tail`, which begins with `=?`, and returns what follows it.
-    fn parse(tail: &'a str) -> Option<(Self, &'a str)> {
-        let mut end = tail.len().min(WORD_MAX);
-        while !tail.is_char_boundary(end) {
-            end -= 1;
-        }
-        let inner = &tail[2..end];
-        let (charset, encoded) = inner.split_once('?')?;
+    fn parse(tail: &'a str, closes: &mut Closes) -> Option<(Self, &'a str)> {
+        let (charset, encoded) = tail[2..].split_once('?')?;
         if charset.is_empty() || charset.contains(char::is_whitespace) {
             return None;
         }
@@ -86,15 +79,14 @@ impl<'a> Word<'a> {
             "q" | "Q" => false,
             _ => return None,
         };
-        let close = text.find("?=")?;
-        let after = &text[close + 2..];
+        let close = closes.first_in(text)?;
         let word = Word {
             // RFC 2231 lets a language follow the charset.
             charset: charset.split('*').next().unwrap_or(charset),
             base64,
             text: &text[..close],
         };
-        Some((word, &tail[end - after.len()..]))
+        Some((word, &text[close + 2..]))
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -103,6 +95,27 @@ impl<'a> Word<'a> {
         } else {
             transfer::q_encoding(self.text.as_bytes())
         }
+    }
+}
+
+/// Where words end. Found once each, however many words begin before an end that is far away.
+struct Closes<'a> {
+    value: &'a str,
+    /// The first `?=` at or after what was last asked about.
+    next: usize,
+}
+
+impl Closes<'_> {
+    /// The first `?=` in `text`, which is an end of the value.
+    fn first_in(&mut self, text: &str) -> Option<usize> {
+        let start = self.value.len() - text.len();
+        if self.next < start || !self.value[self.next..].starts_with("?=") {
+            let from = self.next.max(start);
+            self.next = self.value[from..]
+                .find("?=")
+                .map_or(self.value.len(), |at| from + at);
+        }
+        (self.next < self.value.len()).then(|| self.next - start)
     }
 }
 
@@ -136,7 +149,7 @@ mod tests {
     #[test]
     fn what_was_made_to_hurt_costs_linear_time() {
         // Quadratic work on these would run for minutes.
-        for piece in ["=?", "=?a?q?", "=?utf-8?q?x?= ", "?="] {
+        for piece in ["=?", "=?a?q?", "=?a?q?x", "=?utf-8?q?x?= ", "?=", "=?a"] {
             let value = piece.repeat(2_000_000 / piece.len());
             assert!(decode(&value).len() <= value.len() * 3);
         }

@@ -54,6 +54,7 @@ impl Delivery {
         let mut tries = 0;
         loop {
             let (dir, made) = mailbox.open_or_make()?;
+            mailbox.know_before_telling()?;
             let floor = ServerId::second(dir.stamp()?.mtime.seconds);
             let temp = TempName::next();
             match dir.create(&temp.to_string()) {

@@ -113,6 +113,7 @@ mod tests {
                 size: 0,
                 mtime: Timestamp::default(),
                 inode: dirent,
+                ctime: None,
             },
             dirent,
             racy: false,

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{Access, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::freshness::{DirStamp, FileStamp, FsClock};
@@ -101,6 +101,10 @@ impl Dir {
     /// Whose clock stamps what changes here.
     pub fn clock(&self) -> FsClock {
         rustix::fs::fstatfs(&self.fd).map_or(FsClock::Foreign, |stat| FsClock::of(&stat))
+    }
+
+    pub fn is_writable(&self) -> bool {
+        rustix::fs::accessat(&self.fd, ".", Access::WRITE_OK, AtFlags::EACCESS).is_ok()
     }
 
     /// Every name in the directory but `.` and `..`.

@@ -61,6 +61,8 @@ pub struct FileStamp {
     pub size: u64,
     pub mtime: Timestamp,
     pub inode: u64,
+    /// Known only of files that this process has seen: the sidecar does not hold it.
+    pub ctime: Option<Timestamp>,
 }
 
 impl FileStamp {
@@ -74,7 +76,26 @@ impl FileStamp {
                 nanos: stat.st_mtime_nsec as u32,
             },
             inode: stat.st_ino as u64,
+            ctime: Some(Timestamp {
+                seconds: stat.st_ctime as i64,
+                nanos: stat.st_ctime_nsec as u32,
+            }),
         }
+    }
+
+    /// The stamp without the ctime, which a rename changes.
+    pub fn across_renames(self) -> Self {
+        Self {
+            ctime: None,
+            ..self
+        }
+    }
+
+    /// Whether both are stamps of the same file with the same content.
+    pub fn agrees(&self, other: &Self) -> bool {
+        let ctimes = self.ctime.zip(other.ctime);
+        (self.size, self.mtime, self.inode) == (other.size, other.mtime, other.inode)
+            && ctimes.is_none_or(|(one, two)| one == two)
     }
 
     /// Whether the file may yet be written to without its stamp changing.
@@ -203,9 +224,13 @@ impl Scan {
         }
     }
 
-    /// Whether a directory that shows `stamp` at `now` holds exactly what this scan saw.
+    /// Whether a directory that shows `stamp` at `now` holds exactly what this scan saw. A clock that
+    /// has stepped back since may come to the stamp's tick again, and so proves nothing.
     pub fn covers(&self, stamp: DirStamp, now: Now) -> bool {
-        self.stamp == stamp && self.is_final() && !self.is_overtaken(now)
+        self.stamp == stamp
+            && self.is_final()
+            && !self.is_overtaken(now)
+            && now.wall >= self.began.wall
     }
 
     /// Whether every change after this scan must change the stamp.
@@ -389,6 +414,13 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_steps_back_behind_a_scan_takes_its_word_back() {
+        let scan = scan(at(0, 0), now(10, 0), FsClock::Local);
+        assert!(scan.covers(stamp(at(0, 0)), now(11, 0)));
+        assert!(!scan.covers(stamp(at(0, 0)), now(9, 0)));
+    }
+
+    #[test]
     fn absurd_times_do_not_overflow() {
         let end = Timestamp {
             seconds: i64::MAX,
@@ -412,6 +444,7 @@ mod tests {
             size: 1,
             mtime: at(0, 0),
             inode: 1,
+            ctime: None,
         };
         assert!(file.is_racy(at(0, 5), FsClock::Local));
         assert!(!file.is_racy(at(0, 25), FsClock::Local));

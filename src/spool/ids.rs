@@ -45,7 +45,7 @@ impl ServerId {
             .into_iter()
             // A floor at the end of time, planted or not, must not stop the mail.
             .filter(|floor| floor.seconds < Self::SECONDS_MAX)
-            .map(|floor| floor.plus(1))
+            .map(Self::next)
             .fold(first, Self::max)
     }
 
@@ -54,14 +54,18 @@ impl ServerId {
         Self { seconds, number: 0 }
     }
 
-    /// An id `step` further on; a second that is full borrows the next.
-    pub fn plus(self, step: u16) -> Self {
-        match self.number.checked_add(step) {
-            Some(number) if number <= Self::NUMBER_MAX => Self { number, ..self },
-            _ => Self {
+    /// The id after this one; a second that is full borrows the next.
+    pub fn next(self) -> Self {
+        if self.number < Self::NUMBER_MAX {
+            Self {
+                number: self.number + 1,
+                ..self
+            }
+        } else {
+            Self {
                 seconds: self.seconds.saturating_add(1),
                 number: 1,
-            },
+            }
         }
     }
 }
@@ -96,9 +100,8 @@ mod tests {
     #[test]
     fn a_full_second_borrows_the_next() {
         let full = ServerId::parse("20261231T235959-9999").unwrap();
-        assert_eq!(full.plus(1).to_string(), "20270101T000000-0001");
-        assert!(full.plus(1).to_string() > full.to_string());
-        assert_eq!(full.plus(60_000).to_string(), "20270101T000000-0001");
+        assert_eq!(full.next().to_string(), "20270101T000000-0001");
+        assert!(full.next().to_string() > full.to_string());
     }
 
     #[test]

@@ -97,10 +97,6 @@ impl Index {
         self.entries.get(id)
     }
 
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -162,6 +158,7 @@ mod tests {
                 size: 1,
                 mtime: Timestamp { seconds, nanos: 0 },
                 inode: 1,
+                ctime: None,
             },
             dirent: 1,
             racy: false,

@@ -12,6 +12,7 @@ use super::freshness::{FileStamp, Now};
 use super::ids::ServerId;
 use super::index::{Entry, Listing};
 use super::reading::read_head;
+use super::sidecar;
 use super::state::{State, lock};
 use super::{ChangeKind, Spool};
 use crate::error::{Error, IoContext, Result};
@@ -106,7 +107,7 @@ impl Mailbox {
             dirent: stamp.inode,
             racy: false,
             summary: message.summary.clone(),
-            seen: self.is_seen(id)?,
+            seen: self.is_seen(id),
         };
         Ok((entry, message))
     }
@@ -120,31 +121,48 @@ impl Mailbox {
     /// returns; calls that come while another's mark is being written are written together.
     pub fn mark_seen(&self, id: &MessageId, seen: bool) -> Result<()> {
         self.fresh()?;
-        let (through, entry) = {
+        let dir = self.open_dir()?.ok_or_else(|| self.no_message(id))?;
+        let on_disk = sidecar::stamp(&dir)?;
+        let (through, changed) = {
             let mut known = self.state.write();
             if known.index.get(id).is_none() {
                 return Err(self.no_message(id));
             }
-            let entry = known.mark(id, seen);
-            if entry.is_some() {
+            let changed = known.mark(id, seen).is_some();
+            if changed {
                 let generation = known.generation;
                 known.unsaved_seen.insert(id.clone(), generation);
+            } else if known.sidecar != on_disk || on_disk.is_none() {
+                // The mark is set, but the file that held it is not there any more.
+                known.generation += 1;
+                let generation = known.generation;
+                known.unsaved_seen.entry(id.clone()).or_insert(generation);
             }
             // Unchanged, but perhaps not saved yet by whoever changed it.
-            (known.unsaved_seen.get(id).copied().unwrap_or(0), entry)
+            (known.unsaved_seen.get(id).copied().unwrap_or(0), changed)
         };
-        self.save(through, true)?;
-        if let Some(entry) = entry {
-            self.state
-                .write()
-                .tell(self.name(), ChangeKind::Changed(entry));
-            self.changed();
+        let saved = self.save(through, true);
+        let mut known = self.state.write();
+        match &saved {
+            Err(_) if changed && known.unsaved_seen.get(id) == Some(&through) => {
+                known.unsaved_seen.remove(id);
+                known.mark(id, !seen);
+            }
+            Ok(()) if changed => {
+                if let Some(entry) = known.index.get(id).cloned() {
+                    known.tell(self.name(), ChangeKind::Changed(entry));
+                }
+            }
+            _ => {}
         }
-        Ok(())
+        drop(known);
+        self.changed();
+        saved
     }
 
     /// Removes a message: file first, index second. When this returns, it stays removed.
     pub fn remove(&self, id: &MessageId) -> Result<()> {
+        self.know_before_telling()?;
         let dir = self.open_dir()?.ok_or_else(|| self.no_message(id))?;
         let name = id.file_name();
         // Whatever is not a readable message is not ours to remove.
@@ -157,7 +175,7 @@ impl Mailbox {
         }
         self.sync(&dir)?;
         let mut known = self.state.write();
-        if known.loaded && !known.is_touched(id) {
+        if known.loaded && !window.is_overtaken(&known, id) {
             known.forget(self.name(), id);
         }
         drop(known);
@@ -192,7 +210,14 @@ impl Mailbox {
         }
         if !gone.is_empty() {
             let synced = self.sync(&dir);
-            self.state.write().forget_all(self.name(), &gone);
+            let mut known = self.state.write();
+            let still: Vec<_> = gone
+                .iter()
+                .filter(|id| !window.is_overtaken(&known, id))
+                .cloned()
+                .collect();
+            known.forget_all(self.name(), &still);
+            drop(known);
             failure = failure.or(synced.err());
         }
         drop(window);
@@ -217,11 +242,6 @@ impl Mailbox {
         }
     }
 
-    /// How many messages were there at the last look.
-    pub fn known_len(&self) -> usize {
-        self.state.read().index.len()
-    }
-
     fn fresh(&self) -> Result<()> {
         if self.is_current()? {
             Ok(())
@@ -244,16 +264,17 @@ impl Mailbox {
     }
 
     /// The mark of a message, which is all that reading it by its id takes from the index.
-    fn is_seen(&self, id: &MessageId) -> Result<bool> {
-        if !self.state.read().loaded {
-            self.fresh()?;
-        }
-        Ok(self
-            .state
-            .read()
-            .index
-            .get(id)
-            .is_some_and(|entry| entry.seen))
+    fn is_seen(&self, id: &MessageId) -> bool {
+        // Only the first one after a start has to wait for the index. Trouble with other files is no
+        // reason not to show this one.
+        let loaded = self.state.read().loaded || self.fresh().is_ok();
+        loaded
+            && self
+                .state
+                .read()
+                .index
+                .get(id)
+                .is_some_and(|entry| entry.seen)
     }
 
     /// Opens a message's file. The index is not asked: the file is the truth.
@@ -295,6 +316,16 @@ impl Mailbox {
         }
     }
 
+    /// Whoever listens is told of what comes and goes from here on, so what is there must be known.
+    pub(super) fn know_before_telling(&self) -> Result<()> {
+        let known = self.state.read();
+        if known.listened_to && !known.loaded {
+            drop(known);
+            self.fresh()?;
+        }
+        Ok(())
+    }
+
     /// Gives a finished temporary file its id. The message exists from the link on; what fails
     /// after it is undone.
     pub(super) fn publish(
@@ -310,19 +341,17 @@ impl Mailbox {
         let settled = dir
             .unlink(temp)
             .and_then(|_| self.sync(dir))
-            .and_then(|()| self.sync_root(dir));
+            .and_then(|()| self.spool.sync_root());
         if let Err(err) = settled {
             let _ = dir.unlink(&name);
             let _ = dir.sync();
             return Err(err);
         }
         self.state.exists.store(true, Relaxed);
-        if self.state.read().loaded {
-            let entry = self
-                .entry_of(file, &id)
-                .during("read", dir.path().join(&name))?;
+        // Were it not to be read back, the next scan would index it: it is stored all the same.
+        if let Ok(entry) = self.entry_of(file, &id) {
             let mut known = self.state.write();
-            if known.loaded && !known.is_touched(&id) {
+            if known.loaded && !window.is_overtaken(&known, &id) {
                 known.put(self.name(), Arc::new(entry));
             }
         }
@@ -340,20 +369,15 @@ impl Mailbox {
         // name, and a delivery must not cost more in a large mailbox.
         let greatest = self.state.read().index.greatest();
         let mut next = ServerId::after(now, [Some(floor), greatest, *last].into_iter().flatten());
-        let mut step = 1;
-        for taken in 1.. {
+        loop {
             let id = MessageId::parse(&next.to_string())?;
             if dir.link(temp, &id.file_name())? {
                 *last = Some(next);
                 return Ok(id);
             }
-            // Another process is at work in the same second: catch up with it in strides.
-            if taken > 8 {
-                step = (step * 2).min(512);
-            }
-            next = next.plus(step);
+            // Another process is at work in the same second.
+            next = next.next();
         }
-        unreachable!("an endless range has no end")
     }
 
     fn entry_of(&self, file: &File, id: &MessageId) -> std::io::Result<Entry> {
@@ -376,16 +400,6 @@ impl Mailbox {
         self.state
             .sync
             .run((stamp.device, stamp.inode), || dir.sync())
-    }
-
-    /// Makes the mailbox itself durable, once for each directory that we meet under its name.
-    fn sync_root(&self, dir: &Dir) -> Result<()> {
-        let inode = dir.stamp()?.inode;
-        if self.state.rooted.load(Relaxed) != inode {
-            self.spool.root()?.sync()?;
-            self.state.rooted.store(inode, Relaxed);
-        }
-        Ok(())
     }
 
     /// To be called, without locks, after the index changed: tells who listens, in order, and
@@ -411,7 +425,7 @@ impl Drop for Mailbox {
     /// What is remembered of a name under which there is no mailbox goes with its last handle.
     fn drop(&mut self) {
         if !self.state.exists.load(Relaxed) {
-            self.spool.release(&self.state);
+            self.spool.release(&mut self.state);
         }
     }
 }

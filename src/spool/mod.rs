@@ -26,7 +26,7 @@ mod temp;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 pub use delivery::Delivery;
@@ -36,9 +36,10 @@ pub use mailbox::{Mailbox, Source};
 
 use dir::Dir;
 use freshness::{Now, Scan};
+use ids::ServerId;
 use state::{State, lock};
 
-use crate::error::Result;
+use crate::error::{IoContext, Result};
 use crate::names::{MailboxName, MessageId};
 
 /// A directory of mailboxes.
@@ -78,7 +79,8 @@ pub type OnChange = Arc<dyn Fn(&Change) + Send + Sync>;
 #[derive(Clone)]
 pub struct Options {
     /// Called after each change is on disk, mailbox by mailbox in order: for a message that was
-    /// found as well as for one that was delivered. It must not block for long.
+    /// found as well as for one that was delivered. It must not block for long, and must not itself
+    /// change the mailbox that it is told about.
     pub on_change: Option<OnChange>,
     /// No more of a message than this many bytes is taken apart. Its source is never cut.
     pub max_message: u64,
@@ -121,6 +123,10 @@ struct Inner {
     mailboxes: RwLock<HashMap<MailboxName, Arc<State>>>,
     /// The names of all mailboxes, as the last look at the spool found them.
     names: Mutex<Option<(Scan, Vec<MailboxName>)>>,
+    /// The state of the spool's directory that is known to be durable.
+    synced: Mutex<Option<Scan>>,
+    /// The greatest id that was given in a mailbox that has been forgotten since.
+    floor: Mutex<Option<ServerId>>,
     /// Mailboxes whose sidecar is behind.
     dirty: Mutex<HashMap<MailboxName, Dirty>>,
     /// Names in the spool that are no mailboxes and have been told.
@@ -148,6 +154,8 @@ impl Spool {
             options,
             mailboxes: RwLock::default(),
             names: Mutex::default(),
+            synced: Mutex::default(),
+            floor: Mutex::default(),
             dirty: Mutex::default(),
             strays: Mutex::default(),
         })))
@@ -174,8 +182,18 @@ impl Spool {
             .min_depth(1)
             .max_depth(1)
         {
-            // A name that is gone again, or that cannot be examined, is not a mailbox now.
-            let Ok(entry) = entry else { continue };
+            let entry = match entry {
+                Ok(entry) => entry,
+                // The spool itself cannot be read: that is not the same as being empty.
+                Err(err) if err.depth() == 0 => {
+                    let source = err
+                        .into_io_error()
+                        .unwrap_or_else(|| std::io::ErrorKind::Other.into());
+                    return Err(source).during("read directory", &self.0.root);
+                }
+                // A name that is gone again, or that cannot be examined, is not a mailbox now.
+                Err(_) => continue,
+            };
             let name = entry.file_name().to_str().map(MailboxName::parse);
             match name {
                 Some(Ok(name)) if entry.file_type().is_dir() => names.push(name),
@@ -201,15 +219,22 @@ impl Spool {
             let mut mailboxes = self.0.mailboxes.write().unwrap_or_else(|e| e.into_inner());
             let new = || {
                 let path = self.0.root.join(name.as_str());
+                let listened_to = self.0.options.on_change.is_some();
                 Arc::new(State::new(
                     name.clone(),
                     path,
-                    self.0.options.on_change.is_some(),
+                    listened_to,
+                    *lock(&self.0.floor),
                 ))
             };
             mailboxes.entry(name.clone()).or_insert_with(new).clone()
         });
         Mailbox::new(self.clone(), state)
+    }
+
+    /// Whether this process may create mailboxes.
+    pub fn is_writable(&self) -> bool {
+        self.root().is_ok_and(|root| root.is_writable())
     }
 
     /// Whether there is a directory of exactly this name.
@@ -230,7 +255,8 @@ impl Spool {
             let mailbox = self.mailbox(&name);
             let due = match mailbox.state().saving.try_lock() {
                 Ok(saved) => save::is_due(now, dirty, saved.cost, saved.finished),
-                Err(_) => false, // Somebody is at it.
+                Err(TryLockError::Poisoned(_)) => true,
+                Err(TryLockError::WouldBlock) => false, // Somebody is at it.
             };
             if due {
                 self.save(&mailbox);
@@ -300,14 +326,36 @@ impl Spool {
         }
     }
 
-    /// Forgets a mailbox that is not there, unless somebody else still holds it.
-    fn release(&self, state: &Arc<State>) {
+    /// Gives up a handle of a mailbox that is not there, and forgets the mailbox if it was the last.
+    fn release(&self, handle: &mut Arc<State>) {
         let mut mailboxes = self.0.mailboxes.write().unwrap_or_else(|e| e.into_inner());
-        // One is the map's, one the caller's; nobody can get another while the map is locked.
-        if Arc::strong_count(state) == 2 && !state.exists.load(std::sync::atomic::Ordering::Relaxed)
+        let name = handle.name.clone();
+        // Given up while the map is locked, so that of two who leave together the second sees it.
+        *handle = Arc::new(State::new(name.clone(), PathBuf::new(), false, None));
+        if let Some(state) = mailboxes.get(&name)
+            && Arc::strong_count(state) == 1
+            && !state.exists.load(std::sync::atomic::Ordering::Relaxed)
         {
-            mailboxes.remove(&state.name);
+            // Ids that were given here are not given again, should the mailbox come back.
+            let claimed = *lock(&state.claim);
+            let mut floor = lock(&self.0.floor);
+            *floor = (*floor).max(claimed);
+            mailboxes.remove(&name);
         }
+    }
+
+    /// Makes the names of the mailboxes durable, unless nothing came or went since that was done.
+    fn sync_root(&self) -> Result<()> {
+        let root = self.root()?;
+        let began = Now::read();
+        let stamp = root.stamp()?;
+        let mut synced = lock(&self.0.synced);
+        if synced.is_some_and(|scan| scan.covers(stamp, began)) {
+            return Ok(());
+        }
+        root.sync()?;
+        *synced = Some(Scan::new(stamp, began, root.clock(), synced.as_ref()));
+        Ok(())
     }
 
     fn name_stray(&self, path: &Path) {

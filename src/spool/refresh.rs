@@ -22,7 +22,7 @@ use super::index::Entry;
 use super::mailbox::Mailbox;
 use super::reading::{Outcome, look_at_all};
 use super::sidecar;
-use super::state::{Known, lock};
+use super::state::{Known, Window, lock};
 use super::stray::Stray;
 use crate::error::Result;
 use crate::names::MessageId;
@@ -93,9 +93,9 @@ impl Mailbox {
         let mut known_now = state.write();
         if loading {
             let sidecar = loaded.as_ref().map(|loaded| loaded.stamp);
-            known_now.take_over(known, sidecar);
+            known_now.take_over(&window, known, sidecar);
         }
-        let clean = self.apply(&mut known_now, plan.gone, outcomes);
+        let clean = self.apply(&mut known_now, &window, plan.gone, outcomes);
         if let Some(foreign) = foreign {
             known_now.merge(&state.name, foreign);
         }
@@ -105,22 +105,34 @@ impl Mailbox {
         // Where somebody else was faster, look again next time.
         let before = known_now.scan;
         known_now.scan = clean.then(|| Scan::new(stamp, began, clock, before.as_ref()));
-        self.name_strays(&mut known_now, names.strays);
+        let strays = known_now.new_strays(names.strays);
         drop(known_now);
         drop(window);
         drop(scanning);
+        for (name, why) in strays {
+            let name = String::from_utf8_lossy(&name);
+            tracing::warn!(mailbox = %state.name, ?name, "not mail, left alone: {why}");
+        }
         self.changed();
         Ok(())
     }
 
     /// Looks at the stamp of every known file, without reading the directory, and refreshes when one
-    /// has changed: so a message that was rewritten in place is found.
+    /// has changed: so a message that was rewritten in place is found, and one that may be read now.
     pub(super) fn look_at_stamps(&self) -> Result<()> {
         let Some(dir) = self.open_dir()? else {
             return self.look(Depth::Names);
         };
         let clock = dir.clock();
-        let listing = self.state().write().index.listing(self.name());
+        let (listing, unreadable) = {
+            let mut known = self.state().write();
+            (known.index.listing(self.name()), known.unreadable())
+        };
+        for name in unreadable {
+            if let Ok(Opened::File(..)) = dir.open_file(&name) {
+                return self.look(Depth::Names);
+            }
+        }
         for entry in listing.entries() {
             let stamp = dir.file_stamp(&entry.id.file_name())?;
             if stamp.is_none_or(|stamp| entry.is_outdated(stamp, Now::read().wall, clock)) {
@@ -131,11 +143,17 @@ impl Mailbox {
     }
 
     /// Writes down what was seen; `false` when others recorded some of it meanwhile.
-    fn apply(&self, known: &mut Known, gone: Vec<MessageId>, outcomes: Vec<Outcome>) -> bool {
+    fn apply(
+        &self,
+        known: &mut Known,
+        window: &Window,
+        gone: Vec<MessageId>,
+        outcomes: Vec<Outcome>,
+    ) -> bool {
         let name = &self.state().name;
         let mut clean = true;
         let mut untouched = |known: &Known, id: &MessageId| {
-            let untouched = !known.is_touched(id);
+            let untouched = !window.is_overtaken(known, id);
             clean &= untouched;
             untouched
         };
@@ -154,9 +172,9 @@ impl Mailbox {
                         ..entry
                     });
                     // A file that was only looked at again is no news.
-                    if old
-                        .is_some_and(|old| old.stamp == entry.stamp && old.summary == entry.summary)
-                    {
+                    if old.is_some_and(|old| {
+                        old.stamp.agrees(&entry.stamp) && old.summary == entry.summary
+                    }) {
                         known.index.insert(entry);
                     } else {
                         known.put(name, entry);
@@ -185,33 +203,29 @@ impl Mailbox {
         known.scan = None;
         known.sidecar = None;
         state.exists.store(false, Relaxed);
-        state.rooted.store(0, Relaxed);
-    }
-
-    /// Tells each stray once, for as long as it lies there.
-    fn name_strays(&self, known: &mut Known, strays: Vec<(Vec<u8>, Stray)>) {
-        let mut present = HashSet::with_capacity(strays.len());
-        for (name, why) in strays {
-            if !known.strays.contains(&name) {
-                let shown = String::from_utf8_lossy(&name);
-                tracing::warn!(mailbox = %self.state().name, name = ?shown, "not mail, left alone: {why}");
-            }
-            present.insert(name);
-        }
-        known.strays = present;
     }
 }
 
 impl Known {
     /// Takes the entries of a sidecar for known. That is no change: they were here before.
-    fn take_over(&mut self, entries: Vec<Arc<Entry>>, sidecar: Option<FileStamp>) {
+    fn take_over(&mut self, window: &Window, entries: Vec<Arc<Entry>>, sidecar: Option<FileStamp>) {
         for entry in entries {
-            if !self.is_touched(&entry.id) {
+            if !window.is_overtaken(self, &entry.id) {
                 self.index.insert(entry);
             }
         }
         self.sidecar = sidecar;
         self.loaded = true;
+    }
+
+    /// The strays that have not been named yet. Each is named once for as long as it lies there.
+    fn new_strays(&mut self, strays: Vec<(Vec<u8>, Stray)>) -> Vec<(Vec<u8>, Stray)> {
+        let before = std::mem::take(&mut self.strays);
+        self.strays = strays.iter().cloned().collect();
+        strays
+            .into_iter()
+            .filter(|(name, _)| !before.contains_key(name))
+            .collect()
     }
 }
 

@@ -63,7 +63,7 @@ impl Mailbox {
         }
         let started = Instant::now();
         let Some(dir) = self.open_dir()? else {
-            return Ok(()); // Gone, and its index with it.
+            return Ok(()); // Gone, and its messages and marks with it.
         };
         let result = self.write_sidecar(&dir, durable);
         saved.cost = started.elapsed();
@@ -122,13 +122,12 @@ impl Mailbox {
                 return Err(err);
             }
         };
+        // At once, so that a scan does not take our own sidecar for somebody else's.
+        state.write().sidecar = Some(stamp.across_renames());
         if durable {
             let id = dir.stamp()?;
             state.sync.run((id.device, id.inode), || dir.sync())?;
-        }
-        let mut known = state.write();
-        known.sidecar = Some(stamp);
-        if durable {
+            let mut known = state.write();
             known.unsaved_seen.retain(|_, at| *at > generation);
         }
         Ok(generation)
@@ -137,21 +136,32 @@ impl Mailbox {
     /// Reads the sidecar if it is not the one that we last read or wrote: another server shares the
     /// spool, or somebody restored a backup.
     pub(super) fn foreign_sidecar(&self, dir: &Dir) -> Result<Option<Foreign>> {
-        let on_disk = dir.file_stamp(sidecar::FILE_NAME)?;
-        if on_disk == self.state().read().sidecar {
+        let ours = self.state().read().sidecar;
+        if sidecar::stamp(dir)? == ours {
             return Ok(None);
         }
-        Ok(Some(Foreign(sidecar::load(dir))))
+        Ok(Some(Foreign {
+            ours,
+            theirs: sidecar::load(dir),
+        }))
     }
 }
 
-/// A sidecar that somebody else wrote; `None` when it was removed or damaged.
-pub struct Foreign(Option<Loaded>);
+/// A sidecar that somebody else wrote.
+pub struct Foreign {
+    /// What we had read or written last when it was found.
+    ours: Option<FileStamp>,
+    /// `None` when it was removed or damaged.
+    theirs: Option<Loaded>,
+}
 
 impl Known {
     /// Takes over the marks of a sidecar that somebody else wrote, except where ours are younger.
     pub(super) fn merge(&mut self, mailbox: &MailboxName, foreign: Foreign) {
-        let Some(Loaded { stamp, entries }) = foreign.0 else {
+        if self.sidecar != foreign.ours {
+            return; // We have written another since; what was read is history.
+        }
+        let Some(Loaded { stamp, entries }) = foreign.theirs else {
             self.sidecar = None;
             return;
         };

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::dir::{Dir, Opened};
 use super::freshness::{FileStamp, Timestamp};
 use super::index::Entry;
+use crate::error::Result;
 use crate::message::Summary;
 use crate::names::MessageId;
 
@@ -31,7 +32,7 @@ pub const FILE_NAME: &str = "index.json";
 const VERSION: u32 = 1;
 
 /// A larger file is not ours, and reading it would cost memory that nobody gave us.
-const SIZE_MAX: u64 = 1 << 30;
+const SIZE_MAX: u64 = 512 * 1024 * 1024;
 
 #[derive(Serialize, Deserialize)]
 struct Line {
@@ -58,6 +59,12 @@ pub struct Loaded {
     pub entries: Vec<Entry>,
 }
 
+/// The stamp of a mailbox's sidecar, by which we know our own again.
+pub fn stamp(dir: &Dir) -> Result<Option<FileStamp>> {
+    let stamp = dir.file_stamp(FILE_NAME)?;
+    Ok(stamp.map(FileStamp::across_renames))
+}
+
 /// Reads the sidecar of a mailbox; any trouble at all means that there is none.
 pub fn load(dir: &Dir) -> Option<Loaded> {
     let Ok(Opened::File(file, stamp)) = dir.open_file(FILE_NAME) else {
@@ -69,7 +76,7 @@ pub fn load(dir: &Dir) -> Option<Loaded> {
     let mut bytes = Vec::with_capacity(stamp.size as usize + 1);
     file.take(SIZE_MAX).read_to_end(&mut bytes).ok()?;
     Some(Loaded {
-        stamp,
+        stamp: stamp.across_renames(),
         entries: parse(&bytes, stamp.mtime)?,
     })
 }
@@ -99,6 +106,7 @@ impl Line {
                 size: self.size,
                 mtime,
                 inode: self.inode,
+                ctime: None,
             },
             dirent: self.inode,
             racy: mtime.seconds >= written.seconds.saturating_sub(2) && mtime <= written,
@@ -161,6 +169,7 @@ mod tests {
                     nanos: 123_456_789,
                 },
                 inode: u64::MAX,
+                ctime: None,
             },
             dirent: u64::MAX,
             racy: false,

@@ -1,6 +1,6 @@
 //! What the process knows of one mailbox, and the locks around it.
 //!
-//! Four locks, none of which is ever held while another thread's I/O is awaited but for the thing
+//! The locks, none of which is ever held while another thread's I/O is awaited but for the thing
 //! that it serialises:
 //!
 //! - `scanning` lets one thread at a time look at the directory, so that a burst of requests after a
@@ -8,14 +8,16 @@
 //! - `known` guards the index itself. It is held for look-ups and insertions in memory only, never
 //!   across a system call: reading a message by its id never waits for a scan;
 //! - `claim` makes ids ascend in the order of publication; it is held for one `link`;
-//! - `saving` lets one thread at a time write the sidecar; those who wait share the next save.
+//! - `saving` lets one thread at a time write the sidecar; those who wait share the next save, as
+//!   those who wait for `sync` share the next fsync;
+//! - `telling` is held while changes are told, so that they are told in order.
 //!
 //! They are std locks because nothing under them awaits. A panic under one of them leaves plain data
 //! that the next scan corrects, so poisoning is passed over.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::batch::Batch;
@@ -23,6 +25,7 @@ use super::freshness::{FileStamp, Scan};
 use super::ids::ServerId;
 use super::index::{Entry, Index};
 use super::save::Saved;
+use super::stray::Stray;
 use super::{Change, ChangeKind};
 use crate::names::{MailboxName, MessageId};
 
@@ -39,10 +42,7 @@ pub struct State {
     pub claim: Mutex<Option<ServerId>>,
     /// Shares the fsyncs of the directory.
     pub sync: Batch,
-    /// The inode of the directory whose own name is known to be durable in the spool.
-    pub rooted: AtomicU64,
     pub saving: Mutex<Saved>,
-    /// Held while changes are told, so that they are told in order.
     pub telling: Mutex<()>,
 }
 
@@ -60,16 +60,26 @@ pub struct Known {
     /// `seen` marks that were set here and are not on disk yet, with their generation.
     pub unsaved_seen: HashMap<MessageId, u64>,
     /// Strays that have been named in the log.
-    pub strays: HashSet<Vec<u8>>,
+    pub strays: HashMap<Vec<u8>, Stray>,
     /// Changes that have not been told yet; kept only when somebody listens.
     pub untold: Vec<Change>,
     pub listened_to: bool,
-    windows: usize,
-    touched: HashSet<MessageId>,
+    /// Counts what is recorded while a window is open.
+    moment: u64,
+    /// The moments at which the open windows were opened.
+    windows: Vec<u64>,
+    /// When ids were last recorded, for as long as an open window may care.
+    touched: HashMap<MessageId, u64>,
 }
 
 impl State {
-    pub fn new(name: MailboxName, path: PathBuf, listened_to: bool) -> Self {
+    /// `floor` is an id that new ones must come after.
+    pub fn new(
+        name: MailboxName,
+        path: PathBuf,
+        listened_to: bool,
+        floor: Option<ServerId>,
+    ) -> Self {
         Self {
             name,
             path,
@@ -79,9 +89,8 @@ impl State {
                 listened_to,
                 ..Known::default()
             }),
-            claim: Mutex::default(),
+            claim: Mutex::new(floor),
             sync: Batch::default(),
-            rooted: AtomicU64::new(0),
             saving: Mutex::default(),
             telling: Mutex::default(),
         }
@@ -101,35 +110,62 @@ impl State {
 
     /// Opens a window; see [`Window`].
     pub fn window(&self) -> Window<'_> {
-        self.write().windows += 1;
-        Window { state: self }
+        let mut known = self.write();
+        let opened = known.moment;
+        known.windows.push(opened);
+        drop(known);
+        Window {
+            state: self,
+            opened,
+        }
     }
 }
 
 /// The time between looking at the files and writing down what was seen.
 ///
-/// While a window is open, every id that the index learns about is noted. Whoever opened the window
-/// leaves those ids alone: somebody else has recorded what became of them since. This keeps a scan
-/// from resurrecting what was deleted meanwhile, and tells every change exactly once.
+/// While windows are open, it is noted when the index last learnt about an id. Whoever opened a
+/// window leaves alone what was recorded since: somebody else knows better. This keeps a scan from
+/// resurrecting what was deleted meanwhile, and tells every change exactly once.
 #[derive(Debug)]
 pub struct Window<'a> {
     state: &'a State,
+    opened: u64,
+}
+
+impl Window<'_> {
+    /// Whether somebody recorded this id since the window was opened.
+    pub fn is_overtaken(&self, known: &Known, id: &MessageId) -> bool {
+        known.touched.get(id).is_some_and(|at| *at > self.opened)
+    }
 }
 
 impl Drop for Window<'_> {
     fn drop(&mut self) {
         let mut known = self.state.write();
-        known.windows -= 1;
-        if known.windows == 0 {
-            known.touched = HashSet::new();
+        if let Some(at) = known
+            .windows
+            .iter()
+            .position(|&opened| opened == self.opened)
+        {
+            known.windows.swap_remove(at);
+        }
+        match known.windows.iter().min().copied() {
+            None => known.touched = HashMap::new(),
+            Some(oldest) => known.touched.retain(|_, at| *at > oldest),
         }
     }
 }
 
 impl Known {
-    /// Whether somebody recorded this id while the caller's window was open.
-    pub fn is_touched(&self, id: &MessageId) -> bool {
-        self.touched.contains(id)
+    /// The files of messages that could not be read.
+    pub fn unreadable(&self) -> Vec<String> {
+        let names = self
+            .strays
+            .iter()
+            .filter(|(_, why)| **why == Stray::Unreadable);
+        names
+            .filter_map(|(name, _)| String::from_utf8(name.clone()).ok())
+            .collect()
     }
 
     /// Records a message that is new or has changed.
@@ -193,8 +229,9 @@ impl Known {
 
     fn note(&mut self, id: &MessageId) {
         self.generation += 1;
-        if self.windows > 0 {
-            self.touched.insert(id.clone());
+        if !self.windows.is_empty() {
+            self.moment += 1;
+            self.touched.insert(id.clone(), self.moment);
         }
     }
 }

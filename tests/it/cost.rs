@@ -40,6 +40,14 @@ fn a_hundred_thousand_messages_are_listed_after_a_restart_without_being_read() {
         text.replace("\"subject\":\"message ", "\"subject\":\"remembered "),
     )
     .unwrap();
+    // Clearly younger than every message: otherwise those of its own age are read again, to be sure.
+    let later = std::time::SystemTime::now() + Duration::from_secs(3_600);
+    fs::File::options()
+        .write(true)
+        .open(&sidecar)
+        .unwrap()
+        .set_modified(later)
+        .unwrap();
     let server = Server::on(spool.path());
     for _ in 0..2 {
         let list = server.list("box");
@@ -225,4 +233,108 @@ fn the_hundred_thousand_and_first_delivery_does_what_the_first_did() {
         counts
     };
     assert_eq!(calls("large"), calls("small"));
+}
+
+#[test]
+#[ignore = "needs strace: scripts/test --all"]
+fn a_delivery_is_durable_step_by_step() {
+    let spool = tempfile::tempdir().unwrap();
+    let log = spool.path().join(".strace");
+    let mut command = Command::new("strace");
+    command
+        .args([
+            "-f",
+            "-qq",
+            "-y",
+            "-e",
+            "trace=fsync,linkat,unlinkat,mkdirat,write",
+            "-o",
+        ])
+        .arg(&log)
+        .arg(PROGRAM);
+    command
+        .args(["deliver", "--spool"])
+        .arg(spool.path())
+        .arg("box");
+    let output = run(&mut command, mail("durable").as_bytes());
+    assert!(output.status.success(), "{output:?}");
+    let text = fs::read_to_string(&log).unwrap();
+    let root = format!("<{}>", spool.path().display());
+    let mailbox = format!("<{}>", spool.path().join("box").display());
+    let steps = [
+        ("mkdirat(", "box"),
+        ("write(", ".tmp>"),
+        ("fsync(", ".tmp>"),
+        ("linkat(", ".eml"),
+        ("unlinkat(", ".tmp"),
+        ("fsync(", mailbox.as_str()),
+        ("fsync(", root.as_str()),
+        ("write(1<", "-0001"),
+    ];
+    let mut lines = text.lines();
+    for (call, about) in steps {
+        let found = lines.any(|line| line.contains(call) && line.contains(about));
+        assert!(
+            found,
+            "{call} {about} is missing, or comes too early, in\n{text}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs strace: scripts/test --all"]
+fn marks_that_come_together_share_their_saves() {
+    let spool = tempfile::tempdir().unwrap();
+    fill(spool.path(), "box", 64);
+    let server = Server::on(spool.path());
+    assert_eq!(server.list("box").len(), 64);
+    let log = tempfile::tempdir().unwrap();
+    let log = log.path().join("strace");
+    let mut strace = Command::new("strace")
+        .args([
+            "-f",
+            "-qq",
+            "-e",
+            "trace=renameat,renameat2",
+            "-e",
+            "inject=fsync:delay_exit=20000",
+            "-p",
+        ])
+        .arg(server.pid().to_string())
+        .arg("-o")
+        .arg(&log)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually(Duration::from_secs(20), || {
+        server.drop_message("other", "x", mail("x"));
+        server.send("PATCH", "/api/v1/mailbox/other/x", &[], b"{\"seen\":true}");
+        server.send("PATCH", "/api/v1/mailbox/other/x", &[], b"{\"seen\":false}");
+        match fs::read_to_string(&log).is_ok_and(|text| text.contains("rename")) {
+            true => Ok(()),
+            false => Err("strace is not attached"),
+        }
+    });
+    let before = fs::read_to_string(&log)
+        .unwrap()
+        .matches("index.json")
+        .count();
+    std::thread::scope(|scope| {
+        for n in 0..64 {
+            let server = &server;
+            scope.spawn(move || {
+                let path = format!("/api/v1/mailbox/box/m{n:06}");
+                assert_eq!(server.send("PATCH", &path, &[], b"").status, 200);
+            });
+        }
+    });
+    let pid = rustix::process::Pid::from_child(&strace);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    strace.wait().unwrap();
+    let saves = fs::read_to_string(&log)
+        .unwrap()
+        .matches("index.json")
+        .count()
+        - before;
+    assert!((1..32).contains(&saves), "{saves} saves for 64 marks");
 }

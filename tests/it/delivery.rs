@@ -172,6 +172,56 @@ fn ids_ascend_in_arrival_order_whatever_the_clock_says() {
 }
 
 #[test]
+fn deliveries_one_after_another_ascend_whoever_makes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut last = String::new();
+    for n in 0..60 {
+        let (code, id, _) = deliver(dir.path(), &["box"], mail(&n.to_string()).as_bytes());
+        assert_eq!(code, Some(0));
+        assert!(id > last, "{id} after {last}");
+        last = id;
+    }
+}
+
+#[test]
+fn an_id_is_not_given_again_by_the_same_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = Spool::open(dir.path(), Options::default()).unwrap();
+    let mut given = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        let mailbox = spool.mailbox(&MailboxName::parse("box").unwrap());
+        let mut delivery = mailbox.deliver().unwrap();
+        delivery.write_all(b"Subject: x\n\n").unwrap();
+        assert!(given.insert(delivery.commit().unwrap()));
+        fs::remove_dir_all(dir.path().join("box")).unwrap();
+        assert!(mailbox.list().unwrap().entries().is_empty());
+    }
+}
+
+#[test]
+fn a_delivery_that_fails_midway_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("old")).unwrap();
+    for mailbox in ["old", "new"] {
+        // A limit on the size of files stands in for a disk that is full.
+        let script = format!(
+            "trap '' XFSZ; ulimit -f 100; exec {} deliver --spool {} {mailbox}",
+            crate::support::PROGRAM,
+            dir.path().display()
+        );
+        let message = [mail("large").into_bytes(), vec![b'x'; 1_000_000]].concat();
+        let output = run(
+            std::process::Command::new("bash").args(["-c", &script]),
+            &message,
+        );
+        assert_eq!(output.status.code(), Some(75), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    }
+    assert_eq!(fs::read_dir(dir.path().join("old")).unwrap().count(), 0);
+    assert!(!dir.path().join("new").exists());
+}
+
+#[test]
 fn many_processes_and_threads_never_give_an_id_twice() {
     let server = Server::start();
     let spool = Spool::open(&server.spool, Options::default()).unwrap();

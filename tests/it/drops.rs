@@ -132,6 +132,61 @@ fn many_drops_within_one_tick_are_all_seen() {
 }
 
 #[test]
+fn every_client_sees_its_own_changes_whatever_the_others_do() {
+    let server = Server::start();
+    std::thread::scope(|scope| {
+        for client in 0..6 {
+            let server = &server;
+            scope.spawn(move || {
+                let subject_of = |id: &str| {
+                    let list = server.list("box");
+                    let entry = list.iter().find(|entry| entry["id"] == id);
+                    entry.map(|entry| entry["subject"].as_str().unwrap().to_owned())
+                };
+                for round in 0..40 {
+                    // The same id again and again, with and without the server's help.
+                    let id = format!("client-{client}");
+                    server.drop_message("box", &id, mail(&format!("first {round}")));
+                    assert_eq!(subject_of(&id), Some(format!("first {round}")));
+                    server.drop_message("box", &id, mail(&format!("second {round}")));
+                    assert_eq!(subject_of(&id), Some(format!("second {round}")));
+                    if round % 2 == 0 {
+                        let deleted =
+                            server.request("DELETE", &format!("/api/v1/mailbox/box/{id}"));
+                        assert_eq!(deleted.status, 200);
+                    } else {
+                        fs::remove_file(server.spool.join(format!("box/{id}.eml"))).unwrap();
+                    }
+                    assert_eq!(subject_of(&id), None);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_file_under_a_known_inode_with_known_date_and_length_is_still_new() {
+    let server = Server::start();
+    let date = std::time::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let path = server.spool.join("box/a.eml");
+    fs::create_dir(server.spool.join("box")).unwrap();
+    for round in 0..20 {
+        let _ = fs::remove_file(&path);
+        fs::write(&path, mail(&format!("round {round:04}"))).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_modified(date)
+            .unwrap();
+        assert_eq!(
+            server.list("box")[0]["subject"],
+            format!("round {round:04}")
+        );
+    }
+}
+
+#[test]
 fn a_replaced_file_is_right_in_get_at_once() {
     let server = Server::start();
     server.drop_message("box", "a", mail("first"));

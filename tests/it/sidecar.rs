@@ -86,14 +86,12 @@ fn it_follows_every_change_also_where_nobody_asks() {
 
 #[test]
 fn it_is_written_on_shutdown() {
-    let server = Server::start();
     let spool = tempfile::tempdir().unwrap();
-    let other = Server::on(spool.path());
-    other.drop_message("box", "a", mail("a"));
-    assert_eq!(other.ids("box"), ["a"]);
-    assert!(other.stop().success());
+    let server = Server::on(spool.path());
+    server.drop_message("box", "a", mail("a"));
+    assert_eq!(server.ids("box"), ["a"]);
+    assert!(server.stop().success());
     assert_eq!(ids_in_sidecar(spool.path(), "box").unwrap(), ["a"]);
-    drop(server);
 }
 
 #[test]
@@ -130,6 +128,54 @@ fn a_mark_is_on_disk_before_patch_answers_and_survives_a_kill() {
     drop(server);
     let server = Server::on(spool.path());
     assert!(server.list("box").iter().all(|entry| entry["seen"] == true));
+}
+
+#[test]
+fn a_mark_that_is_set_already_is_on_disk_again_when_patch_answers() {
+    let spool = tempfile::tempdir().unwrap();
+    let mut server = Server::on(spool.path());
+    server.drop_message("box", "a", mail("a"));
+    let path = spool.path().join("box/index.json");
+    for round in 0..3 {
+        let patch = |server: &Server| {
+            server
+                .send("PATCH", "/api/v1/mailbox/box/a", &[], b"")
+                .status
+        };
+        assert_eq!(patch(&server), 200);
+        match round {
+            0 => fs::remove_file(&path).unwrap(),
+            1 => fs::write(&path, "garbage").unwrap(),
+            _ => fs::write(&path, "{\"version\":1,\"messages\":[]}").unwrap(),
+        }
+        assert_eq!(patch(&server), 200);
+        server.signal(rustix::process::Signal::KILL);
+        drop(server);
+        server = Server::on(spool.path());
+        assert_eq!(server.list("box")[0]["seen"], true, "round {round}");
+    }
+}
+
+#[test]
+fn a_mark_that_cannot_be_saved_is_not_set() {
+    let server = Server::start();
+    server.drop_message("box", "a", mail("a"));
+    fs::create_dir(server.spool.join("box/index.json")).unwrap();
+    let failed = server.send("PATCH", "/api/v1/mailbox/box/a", &[], b"");
+    assert!(failed.status >= 500, "{failed:?}");
+    assert_eq!(
+        failed.header("content-type"),
+        Some("application/problem+json")
+    );
+    assert_eq!(server.list("box")[0]["seen"], false);
+    fs::remove_dir(server.spool.join("box/index.json")).unwrap();
+    assert_eq!(
+        server
+            .send("PATCH", "/api/v1/mailbox/box/a", &[], b"")
+            .status,
+        200
+    );
+    assert_eq!(server.list("box")[0]["seen"], true);
 }
 
 #[test]

@@ -179,9 +179,6 @@ fn s4_a_rewritten_message_is_read_again_and_keeps_its_mark() {
     mailbox.refresh().unwrap();
     assert_eq!(listed(&mailbox), [row("a", "new and longer", true)]);
     // The same across a restart.
-    Spool::open(dir.path(), Options::default())
-        .unwrap()
-        .save_all();
     fs::write(path.join("a.eml"), mail("newer still, and longer")).unwrap();
     let mailbox = open(dir.path());
     mailbox.refresh().unwrap();
