@@ -275,8 +275,11 @@ impl Spool {
     /// A sidecar that cannot be written is a pity, not an error: it is told once, and tried again.
     fn save(&self, mailbox: &Mailbox) {
         lock(&self.0.dirty).remove(mailbox.name());
-        let through = mailbox.state().read().generation;
-        if let Err(err) = mailbox.save(through, false) {
+        let (through, durable) = {
+            let known = mailbox.state().read();
+            (known.generation, !known.unsaved_seen.is_empty())
+        };
+        if let Err(err) = mailbox.save(through, durable) {
             let mut saved = lock(&mailbox.state().saving);
             if !saved.complained {
                 tracing::warn!(mailbox = %mailbox.name(), "the index stays in memory for now: {}", err.with_reason());

@@ -1,5 +1,6 @@
 //! The sidecar's way to disk: when, and how.
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use super::state::{Known, lock};
 use super::temp::TempName;
 use super::{ChangeKind, Dirty};
 use crate::error::{Error, IoContext, Result};
-use crate::names::MailboxName;
+use crate::names::{MailboxName, MessageId};
 
 /// How far the sidecar on disk is, and what the last save cost.
 #[derive(Debug, Default)]
@@ -166,11 +167,26 @@ impl Known {
             return;
         };
         self.sidecar = Some(stamp);
-        for theirs in entries {
+        for theirs in &entries {
             if !self.unsaved_seen.contains_key(&theirs.id)
                 && let Some(entry) = self.mark(&theirs.id, theirs.seen)
             {
                 self.tell(mailbox, ChangeKind::Changed(entry));
+            }
+        }
+        // What we know and they do not is not on disk any more.
+        let listing = self.index.listing(mailbox);
+        let theirs: HashSet<&MessageId> = entries.iter().map(|entry| &entry.id).collect();
+        let missing = listing
+            .entries()
+            .iter()
+            .filter(|ours| !theirs.contains(&ours.id));
+        for (at, ours) in missing.enumerate() {
+            self.generation += u64::from(at == 0);
+            if ours.seen {
+                self.unsaved_seen
+                    .entry(ours.id.clone())
+                    .or_insert(self.generation);
             }
         }
     }

@@ -295,9 +295,9 @@ fn marks_that_come_together_share_their_saves() {
             "-f",
             "-qq",
             "-e",
-            "trace=renameat,renameat2",
+            "trace=fsync,renameat,renameat2",
             "-e",
-            "inject=fsync:delay_exit=20000",
+            "inject=fsync:delay_exit=100000",
             "-p",
         ])
         .arg(server.pid().to_string())
