@@ -10,6 +10,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::config::{BaseUrl, Config, Listen, Origin};
 use crate::error::{Error, IoContext};
+use crate::http::Limits;
 use crate::policy::Naming;
 use crate::server;
 use crate::spool::{Options, Spool};
@@ -217,10 +218,11 @@ impl Serve {
             base_url: self.base_url,
             naming: self.naming,
             allow_origin: self.allow_origin,
+            limits: Limits::default(),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
-            .max_blocking_threads(64)
+            .max_blocking_threads(600)
             .build()
             .context("cannot start the server's threads")?;
         let result = runtime.block_on(async {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::http::Limits;
 use crate::policy::Naming;
 
 /// A server's settings, each of which is known to make sense.
@@ -18,6 +19,8 @@ pub struct Config {
     pub base_url: Option<BaseUrl>,
     /// How addresses become mailboxes.
     pub naming: Naming,
+    /// What clients may take.
+    pub limits: Limits,
     /// Origins whose pages may change mail.
     pub allow_origin: Vec<Origin>,
 }

@@ -14,10 +14,7 @@ use crate::config::{Config, Listen};
 use crate::http::{self, Api};
 use crate::names::MailboxName;
 use crate::spool::{Options, Spool};
-use crate::task;
-
-/// How long requests in flight may take to finish after the server was told to stop.
-const DRAIN: Duration = Duration::from_secs(10);
+use crate::task::{self, Tasks};
 
 /// How often sidecars are looked after.
 const SAVE_EVERY: Duration = Duration::from_millis(100);
@@ -61,18 +58,20 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
             .iter()
             .map(|origin| origin.as_str().to_owned())
             .collect(),
+        tasks: Tasks::new(config.limits.requests),
+        body_timeout: config.limits.body,
         address: reachable(address),
     };
-    let (stop, stopped) = oneshot::channel();
-    let graceful = async move {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = async move {
         let _ = stopped.await;
     };
-    let mut serving = tokio::spawn(
-        warp::serve(http::routes(api))
-            .incoming(listener)
-            .graceful(graceful)
-            .run(),
-    );
+    let mut serving = tokio::spawn(http::serve(
+        listener,
+        http::routes(api),
+        config.limits,
+        stopped,
+    ));
     let saving = tokio::spawn(save(spool.clone()));
     let looking = tokio::spawn(look_around(spool.clone()));
 
@@ -82,13 +81,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     }
     looking.abort();
     let _ = stop.send(());
-    if tokio::time::timeout(DRAIN, &mut serving).await.is_err() {
-        tracing::warn!(
-            "some requests were not finished within {} s and are cut off",
-            DRAIN.as_secs()
-        );
-        serving.abort();
-    }
+    let _ = (&mut serving).await;
     saving.abort();
     task::blocking(move || spool.save_all()).await;
     tracing::info!("stopped");

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
@@ -23,6 +24,9 @@ const BODY_MAX: usize = 64 * 1024;
 
 /// A source up to this length is read at once; a longer one is streamed in pieces of it.
 const PIECE: usize = 256 * 1024;
+
+/// A message up to this length is taken apart at once; a longer one waits its turn.
+const SMALL: u64 = 128 * 1024;
 
 /// The newest message may be deleted between being found and being read; then there is another.
 const LATEST_TRIES: usize = 5;
@@ -46,8 +50,8 @@ impl Api {
             (Route::Mailbox(name), _) => self.purge(name).await,
             (Route::Message(name, id), Action::Get) => self.message(name, id, headers).await,
             (Route::Message(name, id), Action::Patch) => {
-                let patch =
-                    model::Patch::parse(&read_body(body).await?).map_err(ApiError::BadBody)?;
+                let patch = model::Patch::parse(&read_body(body, self.body_timeout).await?)
+                    .map_err(ApiError::BadBody)?;
                 self.patch(name, id, patch).await
             }
             (Route::Message(name, id), Action::Delete) => self.delete(name, id).await,
@@ -73,12 +77,15 @@ impl Api {
         if let Some(bytes) = at_once {
             return Ok(json(bytes));
         }
-        blocking(move || Ok(json(self.mailbox(&name)?.list()?.rendered(model::list)))).await
+        self.run(name, |mailbox| {
+            Ok(json(mailbox.list()?.rendered(model::list)))
+        })
+        .await
     }
 
     async fn purge(self: Arc<Self>, name: String) -> Result<Response, ApiError> {
-        blocking(move || {
-            self.mailbox(&name)?.purge()?;
+        self.run(name, |mailbox| {
+            mailbox.purge()?;
             Ok(ok())
         })
         .await
@@ -91,11 +98,9 @@ impl Api {
         headers: &HeaderMap,
     ) -> Result<Response, ApiError> {
         let base = self.base(headers);
-        blocking(move || {
-            let mailbox = self.mailbox(&name)?;
-            let (entry, message) = read(&mailbox, &id)?;
+        self.on_message(name, id, move |mailbox, entry, message| {
             Ok(json(
-                model::message(mailbox.name(), &entry, &message, &base).into(),
+                model::message(mailbox.name(), entry, &message, &base).into(),
             ))
         })
         .await
@@ -107,9 +112,8 @@ impl Api {
         id: IdOrLatest,
         patch: model::Patch,
     ) -> Result<Response, ApiError> {
-        blocking(move || {
-            let mailbox = self.mailbox(&name)?;
-            on_id(&mailbox, &id, |id| match patch.seen {
+        self.run(name, move |mailbox| {
+            on_id(mailbox, &id, |id| match patch.seen {
                 Some(seen) => mailbox.mark_seen(id, seen),
                 None => mailbox.entry(id).map(drop),
             })?;
@@ -122,17 +126,16 @@ impl Api {
         let IdOrLatest::Id(id) = id else {
             return Err(ApiError::LatestIsNoId);
         };
-        blocking(move || {
-            self.mailbox(&name)?.remove(&id)?;
+        self.run(name, move |mailbox| {
+            mailbox.remove(&id)?;
             Ok(ok())
         })
         .await
     }
 
     async fn source(self: Arc<Self>, name: String, id: IdOrLatest) -> Result<Response, ApiError> {
-        blocking(move || {
-            let mailbox = self.mailbox(&name)?;
-            let Source { mut file, size } = on_id(&mailbox, &id, |id| mailbox.source(id))?;
+        self.run(name, move |mailbox| {
+            let Source { mut file, size } = on_id(mailbox, &id, |id| mailbox.source(id))?;
             let mut response = if size <= PIECE as u64 {
                 let mut bytes = Vec::with_capacity(size as usize + 1);
                 let read = (&mut file).take(size).read_to_end(&mut bytes);
@@ -164,9 +167,7 @@ impl Api {
         number: String,
         purpose: Purpose,
     ) -> Result<Response, ApiError> {
-        blocking(move || {
-            let mailbox = self.mailbox(&name)?;
-            let (_, message) = read(&mailbox, &id)?;
+        self.on_message(name, id, move |_, _, message| {
             let place = number
                 .parse()
                 .ok()
@@ -178,6 +179,56 @@ impl Api {
             Ok(attachment::response(place, part, purpose))
         })
         .await
+    }
+
+    /// Does something with a mailbox where it may block.
+    async fn run(
+        self: Arc<Self>,
+        name: String,
+        work: impl FnOnce(&Mailbox) -> Result<Response, ApiError> + Send + 'static,
+    ) -> Result<Response, ApiError> {
+        let tasks = self.tasks.clone();
+        // Those who would only wait for one who is reading many files need no thread to wait in.
+        let busy = self.mailbox(&name)?.is_being_read();
+        let work = move || work(&self.mailbox(&name)?);
+        if busy {
+            tasks.long(work).await?
+        } else {
+            tasks.short(work).await?
+        }
+    }
+
+    /// Does something with a message that has been taken apart; a large one has to wait its turn.
+    async fn on_message(
+        self: Arc<Self>,
+        name: String,
+        id: IdOrLatest,
+        show: impl FnOnce(&Mailbox, &Entry, Message) -> Result<Response, ApiError> + Send + 'static,
+    ) -> Result<Response, ApiError> {
+        let api = self.clone();
+        let (given, wanted) = (name.clone(), id.clone());
+        let first = self
+            .tasks
+            .short(move || -> Result<_, ApiError> {
+                let mailbox = api.mailbox(&given)?;
+                match on_id(&mailbox, &wanted, |id| mailbox.message_up_to(id, SMALL))? {
+                    Some((entry, message)) => Ok(Ok(show(&mailbox, &entry, message)?)),
+                    None => Ok(Err(show)),
+                }
+            })
+            .await??;
+        let show = match first {
+            Ok(response) => return Ok(response),
+            Err(show) => show,
+        };
+        let tasks = self.tasks.clone();
+        tasks
+            .long(move || {
+                let mailbox = self.mailbox(&name)?;
+                let (entry, message) = on_id(&mailbox, &id, |id| mailbox.message(id))?;
+                show(&mailbox, &entry, message)
+            })
+            .await?
     }
 
     fn mailbox(&self, given: &str) -> Result<Mailbox, Error> {
@@ -193,16 +244,6 @@ impl Api {
             (None, None) => format!("http://{}", self.address),
         }
     }
-}
-
-async fn blocking(
-    work: impl FnOnce() -> Result<Response, ApiError> + Send + 'static,
-) -> Result<Response, ApiError> {
-    task::blocking(work).await.unwrap_or(Err(ApiError::Broken))
-}
-
-fn read(mailbox: &Mailbox, id: &IdOrLatest) -> Result<(Entry, Message), Error> {
-    on_id(mailbox, id, |id| mailbox.message(id))
 }
 
 /// Does something with the message that is meant.
@@ -249,6 +290,14 @@ fn pieces(file: std::fs::File, size: u64) -> impl Stream<Item = Result<Bytes, st
 }
 
 async fn read_body<B: Buf>(
+    body: impl Stream<Item = Result<B, warp::Error>>,
+    patience: Duration,
+) -> Result<Bytes, ApiError> {
+    let whole = tokio::time::timeout(patience, collect(body)).await;
+    whole.unwrap_or(Err(ApiError::BodyTooSlow))
+}
+
+async fn collect<B: Buf>(
     body: impl Stream<Item = Result<B, warp::Error>>,
 ) -> Result<Bytes, ApiError> {
     let mut body = std::pin::pin!(body);

@@ -5,6 +5,7 @@ use warp::reply::Response;
 
 use super::model;
 use crate::error::Error;
+use crate::task::Undone;
 
 /// Why a request was not answered with what it asked for.
 #[derive(Debug)]
@@ -19,8 +20,19 @@ pub enum ApiError {
     Method(&'static str),
     BadBody(String),
     BodyTooLarge(usize),
+    BodyTooSlow,
     ForeignOrigin,
+    Overloaded,
     Broken,
+}
+
+impl From<Undone> for ApiError {
+    fn from(undone: Undone) -> Self {
+        match undone {
+            Undone::Overloaded => ApiError::Overloaded,
+            Undone::Broken => ApiError::Broken,
+        }
+    }
 }
 
 impl From<Error> for ApiError {
@@ -76,6 +88,14 @@ impl ApiError {
             ApiError::BodyTooLarge(max) => (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 format!("The body may have {max} bytes at most."),
+            ),
+            ApiError::BodyTooSlow => (
+                StatusCode::REQUEST_TIMEOUT,
+                "The body took too long to arrive.".into(),
+            ),
+            ApiError::Overloaded => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The server has more to do than it can. Try again in a moment.".into(),
             ),
             ApiError::ForeignOrigin => (
                 StatusCode::FORBIDDEN,

@@ -7,6 +7,7 @@
 
 mod api;
 mod attachment;
+mod edge;
 mod error;
 mod model;
 mod origin;
@@ -15,6 +16,7 @@ mod route;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use warp::Filter;
 use warp::http::{HeaderMap, Method};
@@ -23,6 +25,8 @@ use warp::reply::Response;
 
 use crate::policy::Naming;
 use crate::spool::Spool;
+use crate::task::Tasks;
+pub use edge::{Limits, serve};
 use error::ApiError;
 
 /// All that an answer depends on.
@@ -38,6 +42,10 @@ pub struct Api {
     pub prefix: Vec<String>,
     /// Origins whose pages may change mail.
     pub allow_origin: Vec<String>,
+    /// Where work that may block is done.
+    pub tasks: Tasks,
+    /// How long a request's body may take.
+    pub body_timeout: Duration,
     /// Where the server listens, for links when a request does not say.
     pub address: SocketAddr,
 }

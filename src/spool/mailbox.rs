@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, TryLockError};
 
 use super::delivery::Delivery;
 use super::diff::Depth;
@@ -95,6 +95,27 @@ impl Mailbox {
     /// A message taken apart, read from its file at this moment.
     pub fn message(&self, id: &MessageId) -> Result<(Entry, Message)> {
         let (file, stamp) = self.open_message(id)?;
+        self.take_apart(id, file, stamp)
+    }
+
+    /// The same, if the message's file is not longer than `max`: what is longer takes longer.
+    pub fn message_up_to(&self, id: &MessageId, max: u64) -> Result<Option<(Entry, Message)>> {
+        let (file, stamp) = self.open_message(id)?;
+        if stamp.size > max {
+            return Ok(None);
+        }
+        self.take_apart(id, file, stamp).map(Some)
+    }
+
+    /// Whether somebody is reading the mailbox's directory at this moment.
+    pub fn is_being_read(&self) -> bool {
+        matches!(
+            self.state.scanning.try_lock(),
+            Err(TryLockError::WouldBlock)
+        )
+    }
+
+    fn take_apart(&self, id: &MessageId, file: File, stamp: FileStamp) -> Result<(Entry, Message)> {
         let limit = self.spool.options().max_message;
         let mut raw = Vec::with_capacity(stamp.size.min(limit) as usize + 1);
         file.take(limit)
