@@ -1,30 +1,26 @@
 //! The command line: subcommands, flags, and what becomes of errors.
 
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::config::{BaseUrl, Config, Listen, Origin};
+use crate::config::{Config, Layers, LogFormat, SETTINGS, Source};
 use crate::error::{Error, IoContext};
-use crate::http::Limits;
 use crate::policy::Naming;
 use crate::server;
 use crate::spool::{Options, Spool};
 
-/// A mail spool that you can read with `ls` and over HTTP at once.
-///
-/// Each mailbox is a directory of <id>.eml files. The server answers the Inbucket REST API v1 over
-/// those files: drop one in by any means, and the very next request lists it.
-#[derive(Parser)]
-#[command(name = "spoolbox", version, after_help = EXAMPLES)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
+const ABOUT: &str = "A mail spool that you can read with `ls` and over HTTP at once";
+
+const LONG_ABOUT: &str = "A mail spool that you can read with `ls` and over HTTP at once.
+
+Each mailbox is a directory of <id>.eml files. The server answers the Inbucket REST API v1 over those \
+files: drop one in by any means, and the very next request lists it.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,95 +29,59 @@ Examples:
   spoolbox deliver alice < message.eml           store a message, print its id
   curl http://127.0.0.1:9000/api/v1/mailbox/alice";
 
-#[derive(Subcommand)]
-enum Command {
-    Serve(Serve),
-    Deliver(Deliver),
-}
+const SERVE: &str = "Serve a spool over HTTP.
 
-/// Serve a spool over HTTP.
-///
-/// Once it listens, the server prints `spool PATH`, `http HOST:PORT` and `ready` on stdout, a line
-/// each; logs go to stderr. SIGINT or SIGTERM stops it in order.
-#[derive(Args)]
-struct Serve {
-    /// The spool's directory; created when it does not exist
-    #[arg(
-        value_name = "SPOOL",
-        env = "SPOOLBOX_SPOOL",
-        default_value = "./spool"
-    )]
-    spool: PathBuf,
+Once it listens, the server prints `spool PATH`, `http HOST:PORT` and `ready` on stdout, a line each; logs go \
+to stderr. SIGINT or SIGTERM stops it in order. Every setting can be given as a flag, as an environment \
+variable, or under the flag's name in a TOML file; flags come first, the file last.";
 
-    /// Where to answer HTTP: HOST:PORT (port 0 picks a free one), or `off`
-    #[arg(
-        long,
-        value_name = "ADDRESS",
-        env = "SPOOLBOX_HTTP",
-        default_value = "127.0.0.1:9000"
-    )]
-    http: Listen,
-
-    /// Where to take mail by SMTP; not in this version yet, so only `off` is accepted
-    #[arg(
-        long,
-        value_name = "ADDRESS",
-        env = "SPOOLBOX_SMTP",
-        default_value = "off"
-    )]
-    smtp: Listen,
-
-    /// Where to give mail out by POP3; not in this version yet, so only `off` is accepted
-    #[arg(
-        long,
-        value_name = "ADDRESS",
-        env = "SPOOLBOX_POP3",
-        default_value = "off"
-    )]
-    pop3: Listen,
-
-    /// The public address of the server, with or without a path, for links to attachments;
-    /// without it links use the Host of each request
-    #[arg(long, value_name = "URL", env = "SPOOLBOX_BASE_URL")]
-    base_url: Option<BaseUrl>,
-
-    /// How `Ann+shop@example.com` becomes a mailbox: local → ann, full → ann@example.com,
-    /// domain → example.com. A directory of exactly the name that is asked for always wins
-    #[arg(
-        long,
-        value_name = "local|full|domain",
-        env = "SPOOLBOX_NAMING",
-        default_value_t
-    )]
-    naming: Naming,
-
-    /// An origin whose web pages may use the API, like http://localhost:3000; may be repeated
-    #[arg(
-        long,
-        value_name = "ORIGIN",
-        env = "SPOOLBOX_ALLOW_ORIGIN",
-        value_delimiter = ','
-    )]
-    allow_origin: Vec<Origin>,
-
-    /// How much to log: error, warn, info, debug or trace
-    #[arg(
-        long,
-        value_name = "LEVEL",
-        env = "SPOOLBOX_LOG_LEVEL",
-        default_value = "info"
-    )]
-    log_level: tracing::Level,
-
-    /// How to log
-    #[arg(long, env = "SPOOLBOX_LOG_FORMAT", default_value = "text")]
-    log_format: LogFormat,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
+/// The whole command line. The flags of `serve` are the settings, made from their list.
+fn command() -> Command {
+    let mut serve = Command::new("serve")
+        .about("Serve a spool over HTTP")
+        .long_about(SERVE);
+    for setting in SETTINGS {
+        let default = if setting.default.is_empty() {
+            "none"
+        } else {
+            setting.default
+        };
+        let arg = Arg::new(setting.key)
+            .value_name(setting.value)
+            .env(setting.env)
+            .help(format!("{} [default: {default}]", setting.help));
+        serve = serve.arg(match setting.key {
+            "spool" => arg,
+            "allow-origin" => arg.long(setting.key).action(ArgAction::Append),
+            _ => arg.long(setting.key),
+        });
+    }
+    serve = serve
+        .arg(
+            Arg::new("config")
+                .long("config")
+                .value_name("FILE")
+                .env("SPOOLBOX_CONFIG")
+                .help("A TOML file with settings"),
+        )
+        .arg(
+            Arg::new("print-config")
+                .long("print-config")
+                .action(ArgAction::SetTrue)
+                .help(
+                    "Print the effective settings as TOML, each with where it came from, and exit",
+                ),
+        );
+    let deliver = Deliver::augment_args(Command::new("deliver"));
+    Command::new("spoolbox")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(ABOUT)
+        .long_about(LONG_ABOUT)
+        .after_help(EXAMPLES)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(serve)
+        .subcommand(deliver)
 }
 
 /// Store a message from standard input, and print its id.
@@ -160,8 +120,8 @@ struct Deliver {
 
 /// Runs the program with the process's arguments.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let matches = match command().try_get_matches() {
+        Ok(matches) => matches,
         Err(err) => {
             let _ = err.print();
             let help = matches!(
@@ -175,63 +135,107 @@ pub fn main() -> ExitCode {
             return match (help, delivering) {
                 (true, _) => ExitCode::SUCCESS,
                 (false, true) => ExitCode::from(sysexits::USAGE),
-                (false, false) => ExitCode::from(2),
+                (false, false) => ExitCode::from(USAGE),
             };
         }
     };
-    match cli.command {
-        Command::Serve(args) => match args.run() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(err) => {
-                let _ = writeln!(Stderr, "spoolbox: {err:#}");
-                ExitCode::FAILURE
-            }
-        },
-        Command::Deliver(args) => match args.run() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(Failure { code, why }) => {
-                let _ = writeln!(Stderr, "spoolbox deliver: {why}");
-                ExitCode::from(code)
-            }
-        },
+    match matches.subcommand() {
+        Some(("serve", matches)) => serve(matches),
+        Some(("deliver", matches)) => deliver(matches),
+        _ => ExitCode::from(USAGE),
     }
 }
 
-impl Serve {
-    fn run(self) -> anyhow::Result<()> {
-        for (flag, service, value) in [
-            ("--smtp", "SMTP", &self.smtp),
-            ("--pop3", "POP3", &self.pop3),
-        ] {
-            if *value != Listen::Off {
-                let why = format!(
-                    "{flag} {value} cannot be served: this version has no {service} yet. Leave {flag} off; \
-                     mail comes in as files, or by `spoolbox deliver`"
-                );
-                Cli::command().error(ErrorKind::InvalidValue, why).exit();
-            }
+/// Wrong usage, but for `deliver`.
+const USAGE: u8 = 2;
+
+fn complain(what: impl std::fmt::Display) {
+    let _ = writeln!(Stderr, "spoolbox: {what}");
+}
+
+fn serve(matches: &ArgMatches) -> ExitCode {
+    let layers = match layers(matches) {
+        Ok(layers) => layers,
+        Err(why) => {
+            complain(why);
+            return ExitCode::from(USAGE);
         }
-        start_logging(self.log_level, self.log_format);
-        let config = Config {
-            spool: self.spool,
-            http: self.http,
-            base_url: self.base_url,
-            naming: self.naming,
-            allow_origin: self.allow_origin,
-            limits: Limits::default(),
+    };
+    let config = match layers.check() {
+        Ok(config) => config,
+        Err(why) => {
+            complain(format_args!(
+                "{why}\n\nFor more information, try 'spoolbox serve --help'."
+            ));
+            return ExitCode::from(USAGE);
+        }
+    };
+    if matches.get_flag("print-config") {
+        let _ = write!(std::io::stdout(), "{}", layers.print());
+        return ExitCode::SUCCESS;
+    }
+    match run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            complain(format_args!("{err:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What file, environment and flags say, each before the next.
+fn layers(matches: &ArgMatches) -> Result<Layers, String> {
+    let mut layers = Layers::default();
+    if let Some(path) = matches.get_one::<String>("config") {
+        layers.read_file(Path::new(path))?;
+    }
+    for setting in SETTINGS {
+        let source = match matches.value_source(setting.key) {
+            Some(ValueSource::EnvVariable) => Source::Environment(setting.env),
+            Some(ValueSource::CommandLine) => Source::Flag(setting.key),
+            _ => continue,
         };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .max_blocking_threads(600)
-            .build()
-            .context("cannot start the server's threads")?;
-        let result = runtime.block_on(async {
-            let signal = stop_signal().context("cannot listen for signals")?;
-            server::run(config, signal).await
-        });
-        // Whoever still waits for a slow client must not keep the process.
-        runtime.shutdown_background();
-        result
+        let values = matches
+            .get_many::<String>(setting.key)
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect();
+        layers.set(setting.key, values, source);
+    }
+    Ok(layers)
+}
+
+fn run(config: Config) -> anyhow::Result<()> {
+    start_logging(config.log_level, config.log_format);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .max_blocking_threads(config.limits.requests + 32)
+        .build()
+        .context("cannot start the server's threads")?;
+    let result = runtime.block_on(async {
+        let signal = stop_signal().context("cannot listen for signals")?;
+        server::run(config, signal).await
+    });
+    // Whoever still waits for a slow client must not keep the process.
+    runtime.shutdown_background();
+    result
+}
+
+fn deliver(matches: &ArgMatches) -> ExitCode {
+    let args = match Deliver::from_arg_matches(matches) {
+        Ok(args) => args,
+        Err(err) => {
+            let _ = err.print();
+            return ExitCode::from(sysexits::USAGE);
+        }
+    };
+    match args.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { code, why }) => {
+            let _ = writeln!(Stderr, "spoolbox deliver: {why}");
+            ExitCode::from(code)
+        }
     }
 }
 
@@ -387,6 +391,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 }

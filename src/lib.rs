@@ -111,6 +111,7 @@
 pub mod cli;
 mod config;
 mod error;
+mod follow;
 mod http;
 pub mod message;
 mod names;
@@ -118,6 +119,7 @@ mod policy;
 mod server;
 mod spool;
 mod task;
+mod watch;
 
 pub use error::{Error, Result};
 pub use message::{Attachment, Headers, Message, Summary};

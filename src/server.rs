@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::config::{Config, Listen};
+use crate::follow::Follower;
 use crate::http::{self, Api};
 use crate::names::MailboxName;
 use crate::spool::{Options, Spool};
@@ -18,12 +19,6 @@ use crate::task::{self, Tasks};
 
 /// How often sidecars are looked after.
 const SAVE_EVERY: Duration = Duration::from_millis(100);
-
-/// How often the spool is looked at for what others did in mailboxes that nobody asks for.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-
-/// Looking around may take one part in this many of a processor's time.
-const LOOK_SHARE: u32 = 50;
 
 /// Serves a spool until `shutdown` resolves, then finishes what was begun and writes what is due.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
@@ -42,8 +37,11 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     }
     announce(&spool, address);
 
+    let follower = Follower::new(spool.clone(), config.watch, config.poll_interval);
     let api = Api {
         spool: spool.clone(),
+        follower: follower.clone(),
+        started: Instant::now(),
         naming: config.naming,
         base_url: config
             .base_url
@@ -73,17 +71,27 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         stopped,
     ));
     let saving = tokio::spawn(save(spool.clone()));
-    let looking = tokio::spawn(look_around(spool.clone()));
+    let following = {
+        let follower = follower.clone();
+        std::thread::Builder::new()
+            .name("follow".into())
+            .spawn(move || follower.run())
+    };
+    let following = following.context("cannot start the thread that follows the spool")?;
 
     tokio::select! {
         () = shutdown => tracing::info!("stopping"),
         _ = &mut serving => bail!("the HTTP server ended by itself"),
     }
-    looking.abort();
+    follower.stop();
     let _ = stop.send(());
     let _ = (&mut serving).await;
     saving.abort();
-    task::blocking(move || spool.save_all()).await;
+    task::blocking(move || {
+        let _ = following.join();
+        spool.save_all();
+    })
+    .await;
     tracing::info!("stopped");
     Ok(())
 }
@@ -192,52 +200,9 @@ const WELCOME: &str = include_str!("welcome.eml");
 async fn save(spool: Spool) {
     loop {
         tokio::time::sleep(SAVE_EVERY).await;
-        let spool = spool.clone();
-        task::blocking(move || spool.save_due()).await;
-    }
-}
-
-/// Follows what other processes do, also where nobody asks: indexes everything that is new at the
-/// start, then looks at the directories' stamps, and at the files' as often as their number allows.
-async fn look_around(spool: Spool) {
-    let mut files_due = Instant::now();
-    let mut complained = false;
-    loop {
-        let files = Instant::now() >= files_due;
-        let spool = spool.clone();
-        let Some((result, cost)) = task::blocking(move || {
-            let started = Instant::now();
-            (look_at_all(&spool, files), started.elapsed())
-        })
-        .await
-        else {
-            tokio::time::sleep(LOOK_EVERY).await;
-            continue;
-        };
-        match result {
-            Ok(()) => complained = false,
-            Err(err) if !complained => {
-                tracing::warn!("cannot look at the spool: {}", err.with_reason());
-                complained = true;
-            }
-            Err(_) => {}
-        }
-        let pause = LOOK_EVERY.max(cost * LOOK_SHARE);
-        if files {
-            files_due = Instant::now() + pause;
-            tokio::time::sleep(LOOK_EVERY).await;
-        } else {
-            tokio::time::sleep(pause).await;
+        if spool.is_behind() {
+            let spool = spool.clone();
+            task::blocking(move || spool.save_due()).await;
         }
     }
-}
-
-/// Looks at every mailbox. One that cannot be read does not keep the others from being looked at.
-fn look_at_all(spool: &Spool, files: bool) -> crate::Result<()> {
-    let mut failure = Ok(());
-    for name in spool.mailboxes()? {
-        let looked = spool.mailbox(&name).follow(files);
-        failure = failure.and(looked);
-    }
-    failure
 }

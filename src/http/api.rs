@@ -55,6 +55,9 @@ impl Api {
                 self.patch(name, id, patch).await
             }
             (Route::Message(name, id), Action::Delete) => self.delete(name, id).await,
+            (Route::Status, _) => self.status().await,
+            (Route::Live, _) => Ok(text("ok\n")),
+            (Route::Ready, _) => self.ready().await,
             (Route::Source(name, id), _) => self.source(name, id).await,
             (
                 Route::Attachment {
@@ -179,6 +182,28 @@ impl Api {
             Ok(attachment::response(place, part, purpose))
         })
         .await
+    }
+
+    async fn status(self: Arc<Self>) -> Result<Response, ApiError> {
+        let tasks = self.tasks.clone();
+        let status = move || {
+            json(model::status(&self.spool, &self.follower.status(), self.started.elapsed()).into())
+        };
+        Ok(tasks.short(status).await?)
+    }
+
+    async fn ready(self: Arc<Self>) -> Result<Response, ApiError> {
+        let tasks = self.tasks.clone();
+        tasks
+            .short(move || {
+                self.spool.mailboxes()?;
+                if self.spool.is_writable() {
+                    Ok(text("ok\n"))
+                } else {
+                    Err(ApiError::NotWritable)
+                }
+            })
+            .await?
     }
 
     /// Does something with a mailbox where it may block.
@@ -310,6 +335,14 @@ async fn collect<B: Buf>(
         bytes.extend_from_slice(&piece.copy_to_bytes(piece.remaining()));
     }
     Ok(bytes.freeze())
+}
+
+fn text(text: &'static str) -> Response {
+    let mut response = Response::new(text.into());
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 fn ok() -> Response {

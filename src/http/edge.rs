@@ -148,7 +148,7 @@ where
     let mut http = hyper::server::conn::http1::Builder::new();
     http.header_read_timeout(None)
         .max_header_size(HEADERS_MAX)
-        .half_close(false);
+        .half_close(true);
     let serving = graceful
         .watcher()
         .watch(http.serve_connection(TokioIo::new(noted), service));

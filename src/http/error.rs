@@ -23,6 +23,7 @@ pub enum ApiError {
     BodyTooSlow,
     ForeignOrigin,
     Overloaded,
+    NotWritable,
     Broken,
 }
 
@@ -96,6 +97,10 @@ impl ApiError {
             ApiError::Overloaded => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The server has more to do than it can. Try again in a moment.".into(),
+            ),
+            ApiError::NotWritable => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The spool cannot be written: check its permissions and its file system.".into(),
             ),
             ApiError::ForeignOrigin => (
                 StatusCode::FORBIDDEN,

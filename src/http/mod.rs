@@ -16,13 +16,14 @@ mod route;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use warp::Filter;
 use warp::http::{HeaderMap, Method};
 use warp::path::FullPath;
 use warp::reply::Response;
 
+use crate::follow::Follower;
 use crate::policy::Naming;
 use crate::spool::Spool;
 use crate::task::Tasks;
@@ -34,6 +35,10 @@ use error::ApiError;
 pub struct Api {
     /// The mail.
     pub spool: Spool,
+    /// How the spool is being followed.
+    pub follower: Follower,
+    /// When the server started.
+    pub started: Instant,
     /// Which mailbox a name or an address means.
     pub naming: Naming,
     /// The public prefix of all links, without a slash at its end.

@@ -1,13 +1,16 @@
 //! The wire JSON, and the only place that knows it.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use chrono::{DateTime, Utc};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::attachment::{self, Purpose};
+use crate::follow;
 use crate::message::{Headers, Message};
 use crate::names::MailboxName;
-use crate::spool::{Entry, Listing, Timestamp};
+use crate::spool::{Entry, Listing, Spool, Timestamp};
 
 /// One JSON value followed by one newline, as every answer is.
 fn json_line(value: &impl Serialize) -> Vec<u8> {
@@ -56,6 +59,51 @@ pub fn message(mailbox: &MailboxName, entry: &Entry, message: &Message, base: &s
         },
         header: &message.headers,
         attachments,
+    })
+}
+
+/// How the server is.
+pub fn status(spool: &Spool, following: &follow::Status, uptime: Duration) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Status<'a> {
+        version: &'a str,
+        spool: String,
+        mailboxes: usize,
+        messages: usize,
+        bytes: u64,
+        watcher: Watcher<'a>,
+        #[serde(rename = "uptime-seconds")]
+        uptime: u64,
+    }
+    #[derive(Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    struct Watcher<'a> {
+        mode: &'a str,
+        healthy: bool,
+        reason: Option<&'a str>,
+        last_reconcile: Option<String>,
+    }
+    let (mailboxes, messages, bytes) = spool.totals();
+    let reconciled = following.reconciled.map(|at| {
+        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        date(Timestamp {
+            seconds: since.as_secs() as i64,
+            nanos: since.subsec_nanos(),
+        })
+    });
+    json_line(&Status {
+        version: env!("CARGO_PKG_VERSION"),
+        spool: spool.path().display().to_string(),
+        mailboxes,
+        messages,
+        bytes,
+        watcher: Watcher {
+            mode: following.mode,
+            healthy: following.healthy,
+            reason: following.reason.as_deref(),
+            last_reconcile: reconciled,
+        },
+        uptime: uptime.as_secs(),
     })
 }
 

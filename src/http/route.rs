@@ -19,6 +19,11 @@ pub enum Route {
         number: String,
         purpose: Purpose,
     },
+    Status,
+    /// Whether the process runs.
+    Live,
+    /// Whether the spool can be used.
+    Ready,
 }
 
 /// A message's own id, or whichever is the newest.
@@ -80,6 +85,11 @@ impl Route {
                     _ => Err(ApiError::NoRoute),
                 }
             }
+            [api, v1, status] if api.is("api") && v1.is("v1") && status.is("status") => {
+                Ok(Route::Status)
+            }
+            [live] if live.is("livez") => Ok(Route::Live),
+            [ready] if ready.is("readyz") => Ok(Route::Ready),
             [mailbox, kind, name, id, number, _ignored] if mailbox.is("mailbox") => {
                 let purpose = match () {
                     () if kind.is("dattach") => Purpose::Download,
@@ -102,7 +112,7 @@ impl Route {
         let allowed = match self {
             Route::Mailbox(_) => "GET, HEAD, DELETE",
             Route::Message(..) => "GET, HEAD, PATCH, DELETE",
-            Route::Source(..) | Route::Attachment { .. } => "GET, HEAD",
+            _ => "GET, HEAD",
         };
         match *method {
             Method::GET | Method::HEAD => Ok(Action::Get),

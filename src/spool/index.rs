@@ -90,9 +90,16 @@ pub struct Index {
     /// The greatest id of the server's own form that was ever here.
     greatest: Option<ServerId>,
     listing: Option<Arc<Listing>>,
+    /// The lengths of all messages together.
+    bytes: u64,
 }
 
 impl Index {
+    /// The number of messages and their length in bytes.
+    pub fn totals(&self) -> (usize, u64) {
+        (self.entries.len(), self.bytes)
+    }
+
     pub fn get(&self, id: &MessageId) -> Option<&Arc<Entry>> {
         self.entries.get(id)
     }
@@ -114,16 +121,19 @@ impl Index {
         self.listing = None;
         self.greatest = self.greatest.max(ServerId::parse(entry.id.as_str()));
         self.by_date.insert((entry.date(), entry.id.clone()));
-        if let Some(old) = self.entries.insert(entry.id.clone(), entry.clone())
-            && old.date() != entry.date()
-        {
-            self.by_date.remove(&(old.date(), old.id.clone()));
+        self.bytes = self.bytes.wrapping_add(entry.size());
+        if let Some(old) = self.entries.insert(entry.id.clone(), entry.clone()) {
+            self.bytes = self.bytes.wrapping_sub(old.size());
+            if old.date() != entry.date() {
+                self.by_date.remove(&(old.date(), old.id.clone()));
+            }
         }
     }
 
     pub fn remove(&mut self, id: &MessageId) -> Option<Arc<Entry>> {
         let old = self.entries.remove(id)?;
         self.listing = None;
+        self.bytes = self.bytes.wrapping_sub(old.size());
         self.by_date.remove(&(old.date(), old.id.clone()));
         Some(old)
     }
@@ -183,6 +193,7 @@ mod tests {
         assert_eq!(latest(&index), Some("a"));
         index.remove(&MessageId::parse("a").unwrap());
         assert_eq!(latest(&index), Some("c"));
+        assert_eq!(index.totals(), (3, 3));
     }
 
     #[test]

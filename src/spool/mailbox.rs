@@ -263,6 +263,11 @@ impl Mailbox {
         }
     }
 
+    /// Brings the index up to date about one message that may have been rewritten in place.
+    pub fn follow_message(&self, id: &MessageId) -> Result<()> {
+        self.look_at_message(id)
+    }
+
     fn fresh(&self) -> Result<()> {
         if self.is_current()? {
             Ok(())

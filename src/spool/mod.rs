@@ -35,7 +35,7 @@ pub use index::{Entry, Listing};
 pub use mailbox::{Mailbox, Source};
 
 use dir::Dir;
-use freshness::{Now, Scan};
+use freshness::{FsClock, Now, Scan};
 use ids::ServerId;
 use state::{State, lock};
 
@@ -230,6 +230,34 @@ impl Spool {
             mailboxes.entry(name.clone()).or_insert_with(new).clone()
         });
         Mailbox::new(self.clone(), state)
+    }
+
+    /// What the mailboxes that have been looked at hold: their number, messages and bytes.
+    pub fn totals(&self) -> (usize, usize, u64) {
+        let mailboxes = self.0.mailboxes.read().unwrap_or_else(|e| e.into_inner());
+        let mut totals = (0, 0, 0u64);
+        for state in mailboxes.values() {
+            if state.exists.load(std::sync::atomic::Ordering::Relaxed) {
+                let (messages, bytes) = state.read().index.totals();
+                totals = (
+                    totals.0 + 1,
+                    totals.1 + messages,
+                    totals.2.saturating_add(bytes),
+                );
+            }
+        }
+        totals
+    }
+
+    /// Whether the spool lies on a file system of this machine, so that every change in it is seen
+    /// by this machine.
+    pub fn is_local(&self) -> bool {
+        self.root().is_ok_and(|root| root.clock() == FsClock::Local)
+    }
+
+    /// Whether there is anything to save.
+    pub fn is_behind(&self) -> bool {
+        !lock(&self.0.dirty).is_empty()
     }
 
     /// Whether this process may create mailboxes.

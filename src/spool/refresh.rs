@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::diff::{Depth, Names, diff};
+use super::diff::{Depth, Found, Names, diff};
 use super::dir::{self, Dir, Opened};
 use super::freshness::{FileStamp, Now, Scan};
 use super::index::Entry;
@@ -113,6 +113,28 @@ impl Mailbox {
             let name = String::from_utf8_lossy(&name);
             tracing::warn!(mailbox = %state.name, ?name, "not mail, left alone: {why}");
         }
+        self.changed();
+        Ok(())
+    }
+
+    /// Looks at one message, which may have been rewritten in place.
+    pub(super) fn look_at_message(&self, id: &MessageId) -> Result<()> {
+        let state = self.state();
+        let scanning = lock(&state.scanning);
+        let window = state.window();
+        let known = state.read().index.get(id).cloned();
+        if let Some(known) = known
+            && let Some(dir) = self.open_dir()?
+        {
+            let found = Found {
+                id: id.clone(),
+                dirent: known.dirent,
+            };
+            let outcomes = look_at_all(&dir, vec![(found, Some(known))], dir.clock())?;
+            self.apply(&mut state.write(), &window, Vec::new(), outcomes);
+        }
+        drop(window);
+        drop(scanning);
         self.changed();
         Ok(())
     }

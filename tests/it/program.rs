@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use crate::support::{NOBODY, PATIENCE, Server, eventually, is_root, mail, run, spoolbox, wait};
 
@@ -237,4 +237,128 @@ fn a_closed_stdout_does_not_stop_the_server() {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(wait(&mut child).success());
+}
+
+#[test]
+fn a_file_comes_before_the_defaults_and_behind_everything_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("spoolbox.toml");
+    let text =
+        "naming = \"full\"\nbase-url = \"https://x.example/from-file\"\nlog-level = \"warn\"\n";
+    fs::write(&config, text).unwrap();
+    let print = |command: &mut Command| {
+        let output = run(command.args(["serve", "--print-config"]), b"");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let printed = print(
+        spoolbox()
+            .env("SPOOLBOX_CONFIG", &config)
+            .env("SPOOLBOX_LOG_LEVEL", "error"),
+    );
+    let line = |key: &str| {
+        let mut lines = printed.lines();
+        lines
+            .find(|line| line.starts_with(&format!("{key} =")))
+            .unwrap_or_else(|| panic!("{key} in {printed}"))
+    };
+    assert!(
+        line("naming").starts_with("naming = \"full\"")
+            && line("naming").contains("spoolbox.toml:1")
+    );
+    assert!(line("base-url").contains("from-file") && line("base-url").contains("spoolbox.toml:2"));
+    assert!(
+        line("log-level").contains("\"error\"") && line("log-level").contains("SPOOLBOX_LOG_LEVEL")
+    );
+    assert!(line("http").contains("# default"));
+    assert!(!fs::exists(dir.path().join("spool")).unwrap());
+    // What was printed is a file that says the same.
+    let again = dir.path().join("again.toml");
+    fs::write(&again, &printed).unwrap();
+    let second = print(
+        spoolbox()
+            .args(["serve", "--config", again.to_str().unwrap()])
+            .args(["--http", "127.0.0.1:1"]),
+    );
+    assert!(second.contains("http = \"127.0.0.1:1\"") && second.contains("# --http"));
+    let server = Server::start_with(&["--config", config.to_str().unwrap()]);
+    server.drop_message("ann@example.com", "m", mail("m"));
+    assert_eq!(server.ids("Ann+x@example.com"), ["m"]);
+    assert_eq!(
+        server
+            .get("/from-file/api/v1/mailbox/ann@example.com")
+            .json()[0]["id"],
+        "m"
+    );
+}
+
+#[test]
+fn a_bad_file_is_refused_with_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("c.toml");
+    let name = config.to_str().unwrap();
+    for (text, words) in [
+        (
+            "\nhtpp = \"x\"\n",
+            &["c.toml:2", "\"htpp\"", "\"http\""][..],
+        ),
+        ("# x\n\nhttp = \"nonsense\"\n", &["c.toml:3", "HOST:PORT"]),
+        ("http-idle-timeout = \"soon\"", &["c.toml:1", "15s"]),
+        ("http-connections = 0", &["c.toml:1", "from 1 on"]),
+        ("watch = true", &["c.toml:1", "auto, native, poll or off"]),
+        ("smtp = \"127.0.0.1:25\"", &["c.toml:1", "no SMTP yet"]),
+        ("http = ", &["c.toml:1", "not TOML"]),
+    ] {
+        fs::write(&config, text).unwrap();
+        let (code, err) = serve(&["--config", name]);
+        assert_eq!(code, Some(2), "{text}: {err}");
+        for word in words {
+            assert!(err.contains(word), "{text}: {word} in {err}");
+        }
+    }
+    let (code, err) = serve(&["--config", "/no/such/file.toml"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        err.contains("/no/such/file.toml") && err.contains("--config"),
+        "{err}"
+    );
+}
+
+#[test]
+fn the_status_tells_what_there_is() {
+    let server = Server::start();
+    for n in 0..3 {
+        server.drop_message(&format!("box{n}"), "m", mail("m"));
+        assert_eq!(server.ids(&format!("box{n}")).len(), 1);
+    }
+    let response = server.get("/api/v1/status");
+    assert_eq!(
+        response.header("content-type"),
+        Some("application/json; charset=utf-8")
+    );
+    let status = response.json();
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["spool"], server.spool.to_str().unwrap());
+    assert_eq!(
+        (&status["mailboxes"], &status["messages"]),
+        (&3.into(), &3.into())
+    );
+    assert_eq!(status["bytes"], 3 * mail("m").len());
+    assert_eq!(status["watcher"]["healthy"], true);
+    assert!(status["uptime-seconds"].is_u64());
+    for path in ["/livez", "/readyz"] {
+        let response = server.get(path);
+        assert_eq!((response.status, response.text()), (200, "ok\n"));
+        assert_eq!(server.request("POST", path).status, 405);
+    }
+    let away = server.spool.with_file_name("away");
+    fs::rename(&server.spool, &away).unwrap();
+    assert_eq!(server.get("/livez").status, 200);
+    let ready = server.get("/readyz");
+    assert_eq!(
+        (ready.status, ready.header("content-type")),
+        (503, Some("application/problem+json"))
+    );
+    fs::rename(&away, &server.spool).unwrap();
+    assert_eq!(server.get("/readyz").status, 200);
 }

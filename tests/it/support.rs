@@ -18,7 +18,19 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_spoolbox");
 
 /// A command of ours that nothing in the tester's environment can change.
 pub fn spoolbox() -> Command {
-    let mut command = Command::new(PROGRAM);
+    without_settings(PROGRAM)
+}
+
+fn serve(command: &mut Command, spool: &Path, args: &[&str]) {
+    command
+        .arg("serve")
+        .arg(spool)
+        .args(["--http", "127.0.0.1:0", "--log-level", "debug"])
+        .args(args);
+}
+
+fn without_settings(program: &str) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("SPOOLBOX_") {
             command.env_remove(name);
@@ -61,18 +73,28 @@ impl Server {
         args: &[&str],
         prepare: impl FnOnce(&mut Command),
     ) -> Self {
-        let log = dir.path().join("log");
         let mut command = spoolbox();
-        command
-            .arg("serve")
-            .arg(spool)
-            .args(["--http", "127.0.0.1:0", "--log-level", "debug"])
-            .args(args)
+        serve(&mut command, spool, args);
+        prepare(&mut command);
+        Self::spawn(dir, command)
+    }
+
+    /// Starts the server by another program, which runs what follows its own arguments.
+    pub fn launch_through(through: &[&str], dir: TempDir, spool: &Path, args: &[&str]) -> Self {
+        let mut command = without_settings(through[0]);
+        command.args(&through[1..]).arg(PROGRAM);
+        serve(&mut command, spool, args);
+        Self::spawn(dir, command)
+    }
+
+    fn spawn(dir: TempDir, mut command: Command) -> Self {
+        let log = dir.path().join("log");
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(File::create(&log).unwrap());
-        prepare(&mut command);
-        let mut child = command.spawn().unwrap();
+            .stderr(File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
         let stdout = child.stdout.take().unwrap();
         let (lines, announced) = mpsc::channel();
         std::thread::spawn(move || {

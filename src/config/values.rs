@@ -1,29 +1,9 @@
-//! What the server is told, checked once.
+//! The kinds of values that settings have: parsed, or refused with what would be right.
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::str::FromStr;
-
-use crate::http::Limits;
-use crate::policy::Naming;
-
-/// A server's settings, each of which is known to make sense.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The spool's directory, which is created when it does not exist.
-    pub spool: PathBuf,
-    /// Where to answer HTTP.
-    pub http: Listen,
-    /// The public address of the server, for links.
-    pub base_url: Option<BaseUrl>,
-    /// How addresses become mailboxes.
-    pub naming: Naming,
-    /// What clients may take.
-    pub limits: Limits,
-    /// Origins whose pages may change mail.
-    pub allow_origin: Vec<Origin>,
-}
+use std::time::Duration;
 
 /// Where a service listens, if it does.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,6 +115,112 @@ impl FromStr for Origin {
     }
 }
 
+/// A length of time: `15s`, `500ms`, `2m`, `1h`, or a plain number of seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let split = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
+        let (number, unit) = text.split_at(split);
+        let millis = match unit {
+            "ms" => 1,
+            "" | "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => 0,
+        };
+        match number.parse::<u32>() {
+            Ok(number) if millis > 0 && number > 0 => {
+                Ok(Self(Duration::from_millis(u64::from(number) * millis)))
+            }
+            _ => Err("it must be a time like 15s, 500ms, 2m or 1h".into()),
+        }
+    }
+}
+
+/// A number of things, at least one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count(pub usize);
+
+impl FromStr for Count {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(number) if number > 0 => Ok(Self(number)),
+            _ => Err("it must be a whole number from 1 on".into()),
+        }
+    }
+}
+
+/// How the spool is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchMode {
+    /// By the system's events where they can be had, else by looking now and then.
+    Auto,
+    /// By the system's events.
+    Native,
+    /// By looking now and then.
+    Poll,
+    /// Not at all: only requests look.
+    Off,
+}
+
+impl FromStr for WatchMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(WatchMode::Auto),
+            "native" => Ok(WatchMode::Native),
+            "poll" => Ok(WatchMode::Poll),
+            "off" => Ok(WatchMode::Off),
+            _ => Err("it must be auto, native, poll or off".into()),
+        }
+    }
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            _ => Err("it must be text or json".into()),
+        }
+    }
+}
+
+/// How much is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogLevel(pub tracing::Level);
+
+impl FromStr for LogLevel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(level) if text.parse::<u8>().is_err() => Ok(Self(level)),
+            _ => Err("it must be error, warn, info, debug or trace".into()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,6 +270,24 @@ mod tests {
         ] {
             assert!(bad.parse::<BaseUrl>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn spans_and_counts() {
+        for (text, millis) in [
+            ("15s", 15_000),
+            ("500ms", 500),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("7", 7_000),
+        ] {
+            assert_eq!(text.parse(), Ok(Span(Duration::from_millis(millis))));
+        }
+        for bad in ["", "s", "-1s", "1.5s", "15 s", "0s", "1d", "99999999999s"] {
+            assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+        assert_eq!("12".parse(), Ok(Count(12)));
+        assert!("0".parse::<Count>().is_err() && "x".parse::<Count>().is_err());
     }
 
     #[test]
