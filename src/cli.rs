@@ -9,6 +9,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
+use crate::check::Report;
 use crate::config::{Config, Layers, LogFormat, SETTINGS, Source};
 use crate::error::{Error, IoContext};
 use crate::policy::Naming;
@@ -27,6 +28,7 @@ Examples:
   spoolbox serve                                 serve ./spool on http://127.0.0.1:9000
   spoolbox serve /var/mail/test --http 127.0.0.1:0
   spoolbox deliver alice < message.eml           store a message, print its id
+  spoolbox check                                 compare indexes and files, name strays
   curl http://127.0.0.1:9000/api/v1/mailbox/alice";
 
 const SERVE: &str = "Serve a spool over HTTP.
@@ -73,6 +75,7 @@ fn command() -> Command {
                 ),
         );
     let deliver = Deliver::augment_args(Command::new("deliver"));
+    let check = Check::augment_args(Command::new("check"));
     Command::new("spoolbox")
         .version(env!("CARGO_PKG_VERSION"))
         .about(ABOUT)
@@ -82,6 +85,7 @@ fn command() -> Command {
         .arg_required_else_help(true)
         .subcommand(serve)
         .subcommand(deliver)
+        .subcommand(check)
 }
 
 /// Store a message from standard input, and print its id.
@@ -142,7 +146,58 @@ pub fn main() -> ExitCode {
     match matches.subcommand() {
         Some(("serve", matches)) => serve(matches),
         Some(("deliver", matches)) => deliver(matches),
+        Some(("check", matches)) => check(matches),
         _ => ExitCode::from(USAGE),
+    }
+}
+
+/// Check a spool: compare every index with its files, and name what is not mail.
+///
+/// Nothing is changed without --fix. Exit code 0 means that all is well or mended: what is not mail, and
+/// mail that came damaged, is named but does not count. 1 means that something can be mended, or that
+/// something cannot be read.
+#[derive(Args)]
+struct Check {
+    /// The spool's directory
+    #[arg(
+        value_name = "SPOOL",
+        env = "SPOOLBOX_SPOOL",
+        default_value = "./spool"
+    )]
+    spool: PathBuf,
+
+    /// Rebuild indexes that are wrong, and remove what deliveries left behind
+    #[arg(long)]
+    fix: bool,
+
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn check(matches: &ArgMatches) -> ExitCode {
+    let checked = Check::from_arg_matches(matches)
+        .map_err(|err| err.to_string())
+        .and_then(|args| {
+            let spool =
+                Spool::open(&args.spool, Options::default()).map_err(|err| err.with_reason())?;
+            let report =
+                Report::of(&spool, args.fix, !args.json).map_err(|err| err.with_reason())?;
+            let out = if args.json {
+                report.json(&spool)
+            } else {
+                report.text()
+            };
+            let _ = std::io::stdout().write_all(out.as_bytes());
+            Ok(report.is_well())
+        });
+    match checked {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            complain(why);
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -108,6 +108,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod check;
 pub mod cli;
 mod config;
 mod error;
@@ -125,6 +126,6 @@ pub use error::{Error, Result};
 pub use message::{Attachment, Headers, Message, Summary};
 pub use names::{LATEST, MailboxName, MessageId, NameError};
 pub use spool::{
-    Change, ChangeKind, Delivery, Entry, Listing, Mailbox, OnChange, Options, Source, Spool,
-    Timestamp,
+    Change, ChangeKind, CheckUp, Delivery, Entry, Finding, FindingKind, Listing, Mailbox, OnChange,
+    Options, Source, Spool, Timestamp,
 };

@@ -56,6 +56,11 @@ impl Headers {
         (Self { fields }, at)
     }
 
+    /// Whether there is no field at all.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
     /// The first value of this name, unfolded but not decoded.
     pub fn first(&self, name: &str) -> Option<&str> {
         self.fields

@@ -124,6 +124,18 @@ impl Message {
     }
 }
 
+/// Why a message is not shown as its sender meant it, if there is a reason.
+pub fn damage(raw: &[u8]) -> Option<&'static str> {
+    if raw.is_empty() {
+        return Some("the file is empty");
+    }
+    if Headers::parse(raw).0.is_empty() {
+        return Some("it has no header fields: is it a message?");
+    }
+    let taken_apart = guarded(|| part::is_sound(raw)).unwrap_or(false);
+    (!taken_apart).then_some("its parts cannot be told apart: it is shown as raw text")
+}
+
 /// Runs code that works on a stranger's bytes. A panic in a parser is that message's misfortune,
 /// never the server's.
 fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {

@@ -56,15 +56,23 @@ impl Parts {
 
 /// Takes the tree apart, or says that this message is beyond it.
 pub fn walk(raw: &[u8]) -> Option<Parts> {
+    let mut parts = Parts::default();
+    collect(&tree(raw)?, &mut parts);
+    Some(parts)
+}
+
+/// Whether the tree can be taken apart.
+pub fn is_sound(raw: &[u8]) -> bool {
+    tree(raw).is_some()
+}
+
+fn tree(raw: &[u8]) -> Option<ParsedMail<'_>> {
     if memchr::memmem::find_iter(raw, "=?").count() > WORDS_MAX
         || memchr::memmem::find_iter(raw, "\n--").count() > DELIMITERS_MAX
     {
         return None;
     }
-    let root = mailparse::parse_mail(raw).ok()?;
-    let mut parts = Parts::default();
-    collect(&root, &mut parts);
-    Some(parts)
+    mailparse::parse_mail(raw).ok()
 }
 
 fn collect(part: &ParsedMail, parts: &mut Parts) {

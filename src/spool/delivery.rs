@@ -55,7 +55,7 @@ impl Delivery {
         loop {
             let (dir, made) = mailbox.open_or_make()?;
             mailbox.know_before_telling()?;
-            let floor = ServerId::second(dir.stamp()?.mtime.seconds);
+            let floor = ServerId::at(dir.stamp()?.mtime);
             let temp = TempName::next();
             match dir.create(&temp.to_string()) {
                 Ok(file) => {

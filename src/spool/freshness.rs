@@ -196,6 +196,17 @@ impl Now {
     }
 }
 
+impl Timestamp {
+    /// The time by the finest clock there is.
+    pub(crate) fn now() -> Self {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        Self {
+            seconds: now.tv_sec,
+            nanos: now.tv_nsec as u32,
+        }
+    }
+}
+
 /// A finished look at a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scan {

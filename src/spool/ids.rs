@@ -1,8 +1,14 @@
 //! The ids that the server makes.
+//!
+//! The number behind the second is its ten-thousandths, so that ids ascend with time whoever makes
+//! them: processes that share a spool need not know of each other, and an id that was freed by a
+//! deletion is in the past. Where two fall together, the second takes the next free number.
 
 use std::fmt;
 
 use chrono::{DateTime, NaiveDateTime};
+
+use super::freshness::Timestamp;
 
 /// The ids that the server makes: `YYYYMMDDThhmmss-NNNN`, in UTC, ascending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,22 +42,21 @@ impl ServerId {
 
     /// The id for a message that arrives at `now`, after all that came before: `floors` are the ids
     /// and times that must stay behind it even when the clock stepped back.
-    pub fn after(now: i64, floors: impl IntoIterator<Item = ServerId>) -> Self {
-        let first = Self {
-            seconds: now.clamp(0, Self::SECONDS_MAX),
-            number: 1,
-        };
+    pub fn after(now: Timestamp, floors: impl IntoIterator<Item = ServerId>) -> Self {
         floors
             .into_iter()
             // A floor at the end of time, planted or not, must not stop the mail.
             .filter(|floor| floor.seconds < Self::SECONDS_MAX)
             .map(Self::next)
-            .fold(first, Self::max)
+            .fold(Self::at(now), Self::max)
     }
 
-    /// The lowest id of a second.
-    pub fn second(seconds: i64) -> Self {
-        Self { seconds, number: 0 }
+    /// The id that belongs to a moment.
+    pub fn at(time: Timestamp) -> Self {
+        Self {
+            seconds: time.seconds.clamp(0, Self::SECONDS_MAX),
+            number: (time.nanos / 100_000) as u16,
+        }
     }
 
     /// The id after this one; a second that is full borrows the next.
@@ -81,19 +86,29 @@ impl fmt::Display for ServerId {
 mod tests {
     use super::*;
 
-    const NOON: i64 = 1_794_700_800;
+    fn at(seconds: i64, millis: u32) -> Timestamp {
+        Timestamp {
+            seconds: 1_794_700_800 + seconds,
+            nanos: millis * 1_000_000,
+        }
+    }
 
     #[test]
     fn ids_ascend_even_when_the_clock_steps_back() {
-        let first = ServerId::after(NOON, []);
-        assert_eq!(first.to_string(), "20261115T000000-0001");
-        let second = ServerId::after(NOON - 3600, [first]);
-        assert_eq!(second.to_string(), "20261115T000000-0002");
-        let third = ServerId::after(NOON + 1, [first, second]);
-        assert_eq!(third.to_string(), "20261115T000001-0001");
+        let first = ServerId::after(at(0, 250), []);
+        assert_eq!(first.to_string(), "20261115T000000-2500");
         assert_eq!(
-            ServerId::after(NOON, [ServerId::second(NOON + 9)]).to_string(),
-            "20261115T000009-0001"
+            ServerId::after(at(0, 250), [first]).to_string(),
+            "20261115T000000-2501"
+        );
+        let second = ServerId::after(at(-3600, 0), [first]);
+        assert_eq!(second.to_string(), "20261115T000000-2501");
+        let third = ServerId::after(at(1, 0), [first, second]);
+        assert_eq!(third.to_string(), "20261115T000001-0000");
+        let floor = ServerId::at(at(9, 999));
+        assert_eq!(
+            ServerId::after(at(0, 0), [floor]).to_string(),
+            "20261115T000009-9991"
         );
     }
 
@@ -108,11 +123,15 @@ mod tests {
     fn ids_from_the_end_of_time_do_not_stop_the_mail() {
         let last = ServerId::parse("99991231T235959-9999").unwrap();
         assert_eq!(
-            ServerId::after(NOON, [last]).to_string(),
-            "20261115T000000-0001"
+            ServerId::after(at(0, 1), [last]).to_string(),
+            "20261115T000000-0010"
         );
+        let dawn = Timestamp {
+            seconds: i64::MIN,
+            nanos: 0,
+        };
         assert_eq!(
-            ServerId::after(i64::MIN, [ServerId::second(i64::MIN)]).to_string(),
+            ServerId::after(dawn, [ServerId::at(dawn)]).to_string(),
             "19700101T000000-0001"
         );
     }

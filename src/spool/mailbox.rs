@@ -8,7 +8,7 @@ use std::sync::{Arc, TryLockError};
 use super::delivery::Delivery;
 use super::diff::Depth;
 use super::dir::{self, Dir, Opened};
-use super::freshness::{FileStamp, Now};
+use super::freshness::{FileStamp, Now, Timestamp};
 use super::ids::ServerId;
 use super::index::{Entry, Listing};
 use super::reading::read_head;
@@ -389,7 +389,7 @@ impl Mailbox {
     /// Links the temporary file to the first free id after all that came before.
     fn claim(&self, dir: &Dir, temp: &str, floor: ServerId) -> Result<MessageId> {
         let mut last = lock(&self.state.claim);
-        let now = chrono::Utc::now().timestamp();
+        let now = Timestamp::now();
         // A process that knows the index knows the greatest id. To one that does not, the time of
         // the directory's last change stands in for it: to know better it would have to read every
         // name, and a delivery must not cost more in a large mailbox.

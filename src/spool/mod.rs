@@ -8,6 +8,7 @@
 //! to the operating system.
 
 mod batch;
+mod check;
 mod delivery;
 mod diff;
 mod dir;
@@ -29,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
+pub use check::{CheckUp, Finding, FindingKind};
 pub use delivery::Delivery;
 pub use freshness::Timestamp;
 pub use index::{Entry, Listing};

@@ -269,7 +269,7 @@ fn a_delivery_is_durable_step_by_step() {
         ("unlinkat(", ".tmp"),
         ("fsync(", mailbox.as_str()),
         ("fsync(", root.as_str()),
-        ("write(1<", "-0001"),
+        ("write(1<", "T"),
     ];
     let mut lines = text.lines();
     for (call, about) in steps {

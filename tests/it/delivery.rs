@@ -166,9 +166,9 @@ fn ids_ascend_in_arrival_order_whatever_the_clock_says() {
     let (code, id, _) = deliver(dir.path(), &["ahead"], b"Subject: x\n\n");
     assert_eq!(code, Some(0));
     let tomorrow = chrono::DateTime::<chrono::Utc>::from(ahead)
-        .format("%Y%m%dT%H%M%S-0001")
+        .format("%Y%m%dT%H%M%S-")
         .to_string();
-    assert_eq!(id.trim_end(), tomorrow);
+    assert!(id.starts_with(&tomorrow), "{id}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod support;
 mod api;
 mod attachments;
 mod backup;
+mod check;
 mod cost;
 mod delivery;
 mod drops;
