@@ -4,7 +4,7 @@
 //! look at everything, because no system of events is perfect. None of this is needed for a request
 //! to be right: requests look for themselves. It is what makes sidecars and listeners follow.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
@@ -170,12 +170,11 @@ impl Follower {
     fn look_at(&self, pending: &mut Hints, resting: &mut HashMap<MailboxName, Instant>) {
         let now = Instant::now();
         resting.retain(|_, until| *until > now);
-        let (later, soon) = std::mem::take(&mut pending.mailboxes)
+        let hinted = std::mem::take(&mut pending.mailboxes);
+        let (later, soon): (BTreeMap<_, _>, BTreeMap<_, _>) = hinted
             .into_iter()
             .partition(|(name, _)| resting.contains_key(name));
         pending.mailboxes = later;
-        let soon: Vec<(MailboxName, Messages)> =
-            Vec::from_iter::<std::collections::BTreeMap<_, _>>(soon);
         for (name, messages) in soon {
             let started = Instant::now();
             let mailbox = self.spool.mailbox(&name);

@@ -50,8 +50,8 @@
 //! 3. A drop is visible to the very next request. A request stats the mailbox's directory and
 //!    refreshes when it changed; `spool::freshness` says when an unchanged stamp proves anything.
 //!    No watcher is needed for this.
-//! 4. A hint that something happened is a reason to look again, never a description of what
-//!    changed. Today the hints are stamps, and a slow look around for mailboxes nobody asks for.
+//! 4. A watch event is a hint to look again (at a message, a mailbox, or everything), never a
+//!    description of what changed. Overflow, an error or a new directory means: look at everything.
 //! 5. Success is reported after the data is durable, never before. A failed delivery leaves no
 //!    trace and says so.
 //! 6. Nothing a sender or another process puts into the spool can make the server panic, hang, grow
@@ -76,8 +76,11 @@
 //! |---|---|
 //! | [`cli`] | subcommands and flags, exit codes |
 //! | `server` | `run(config, shutdown)`: the one wiring function |
+//! | `check` | the check-up, for people and for programs |
 //! | `config` | settings, checked once |
-//! | `http` | routes, handlers, wire JSON, error → status |
+//! | `http` | the edge (connections), routes, handlers, wire JSON, error → status |
+//! | `follow` | keeps the index up to date where nobody asks: by events, or by looking |
+//! | `watch` | notify → hints, merged |
 //! | `policy` | a name or address as given → a mailbox's name |
 //! | `task` | the one place that moves blocking work off the async threads |
 //! | `spool` | [`Spool`], [`Mailbox`], [`Delivery`], the index and its sidecar, refresh, freshness |
@@ -91,9 +94,12 @@
 //!   index, as a server does. `deliver` does not read the index or the names (it must not cost more in
 //!   a large mailbox); it goes by the time of the directory's last change, so after a step back the
 //!   order of its ids may be off until the clock has caught up. No id is ever given twice.
-//! - A message that is rewritten in place, under the same inode, reaches lists when the server next
-//!   looks at the files' stamps: as often as their number allows, within a second or so for thousands.
-//!   `GET` of the message is right at once.
+//! - A message that is rewritten in place, under the same inode, reaches lists with the watcher's
+//!   hint, well within a second. Where there are no events (network file systems), it does so when the
+//!   server next looks at the files' stamps, which it does as often as their number allows: within a
+//!   second or so for thousands. `GET` of the message is right at once.
+//! - A connection notes what it does in two atomics and no timer, so its limits are kept to within a
+//!   quarter of a second.
 //!
 //! # Deliberately absent
 //!
