@@ -204,7 +204,7 @@ impl Dir {
     /// had does not matter much: it only keeps two servers from replacing each other's index in the
     /// same instant.
     pub fn lock(&self) {
-        let deadline = Instant::now() + Duration::from_secs(2);
+        let deadline = Instant::now() + Duration::from_secs(10);
         while rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive)
             == Err(Errno::WOULDBLOCK)
             && Instant::now() < deadline

@@ -66,6 +66,12 @@ impl Mailbox {
             Some(loaded) => loaded.entries.iter().cloned().map(Arc::new).collect(),
             None => state.write().index.listing(&state.name).entries().to_vec(),
         };
+        // Read before the names are: whatever message it has a mark for is then among them.
+        let foreign = if loading {
+            None
+        } else {
+            self.foreign_sidecar(&dir)?
+        };
         let mut names = Names::sort_out(dir.names()?);
         clear_away(&dir, &names, began);
 
@@ -84,11 +90,6 @@ impl Mailbox {
                     .push((id.file_name().into_bytes(), Stray::Unreadable));
             }
         }
-        let foreign = if loading {
-            None
-        } else {
-            self.foreign_sidecar(&dir)?
-        };
 
         let mut known_now = state.write();
         if loading {

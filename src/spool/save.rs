@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use super::diff::Depth;
 use super::dir::{Dir, Opened};
 use super::freshness::FileStamp;
 use super::mailbox::Mailbox;
@@ -25,6 +26,8 @@ pub struct Saved {
     pub finished: Option<Instant>,
     /// The last failure has been told.
     pub complained: bool,
+    #[cfg(test)]
+    pub times: usize,
 }
 
 /// No change for this long, and the sidecar is written.
@@ -71,6 +74,10 @@ impl Mailbox {
         saved.finished = Some(Instant::now());
         let generation = result?;
         saved.complained = false;
+        #[cfg(test)]
+        {
+            saved.times += 1;
+        }
         saved.generation = generation;
         if durable {
             saved.durable = generation;
@@ -81,6 +88,11 @@ impl Mailbox {
     fn write_sidecar(&self, dir: &Dir, durable: bool) -> Result<u64> {
         let state = self.state();
         dir.lock();
+        if self.foreign_sidecar(dir)?.is_some() {
+            // Somebody else wrote it, perhaps with marks for messages that we have not met yet, and
+            // what we write will replace it: meet them first.
+            self.look(Depth::Names)?;
+        }
         let foreign = self.foreign_sidecar(dir)?;
         let (listing, generation) = {
             let mut known = state.write();
@@ -222,5 +234,45 @@ mod tests {
         assert!(!due(2000, 0, 1700, 100, Some(0)));
         assert!(due(4000, 0, 3700, 100, Some(0)));
         assert!(due(2000, 0, 1200, 100, Some(0)));
+    }
+
+    #[test]
+    fn marks_that_come_together_share_their_saves() {
+        use crate::{MailboxName, MessageId, Options, Spool};
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("box")).unwrap();
+        for n in 0..64 {
+            std::fs::write(dir.path().join(format!("box/m{n}.eml")), "Subject: x\n\n").unwrap();
+        }
+        let spool = Spool::open(dir.path(), Options::default()).unwrap();
+        let mailbox = spool.mailbox(&MailboxName::parse("box").unwrap());
+        assert_eq!(mailbox.list().unwrap().entries().len(), 64);
+        // All have set their marks before the first may save.
+        let held = lock(&mailbox.state().saving);
+        std::thread::scope(|scope| {
+            for n in 0..64 {
+                let mailbox = &mailbox;
+                scope.spawn(move || {
+                    mailbox
+                        .mark_seen(&MessageId::parse(&format!("m{n}")).unwrap(), true)
+                        .unwrap()
+                });
+            }
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while mailbox.state().read().unsaved_seen.len() < 64 {
+                assert!(Instant::now() < deadline);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            drop(held);
+        });
+        assert_eq!(lock(&mailbox.state().saving).times, 1);
+        assert!(
+            mailbox
+                .list()
+                .unwrap()
+                .entries()
+                .iter()
+                .all(|entry| entry.seen())
+        );
     }
 }
