@@ -23,6 +23,9 @@ const SHARE: u32 = 50;
 /// …and following the events of one mailbox one part in this many.
 const SHARE_OF_EVENTS: u32 = 20;
 
+/// But a burst must not keep its mailbox waiting for longer than this, if it can be helped.
+const REST_MAX: Duration = Duration::from_millis(400);
+
 /// How often the watcher is asked whether it is still in the right place.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
@@ -187,7 +190,9 @@ impl Follower {
             if let Err(err) = looked {
                 tracing::debug!(mailbox = %name, "cannot look: {}", err.with_reason());
             }
-            resting.insert(name, Instant::now() + started.elapsed() * SHARE_OF_EVENTS);
+            let cost = started.elapsed();
+            let rest = (cost * SHARE_OF_EVENTS).min(REST_MAX.max(cost * 2));
+            resting.insert(name, Instant::now() + rest);
         }
     }
 

@@ -108,22 +108,12 @@ fn date_is_the_files_mtime_with_nine_digits() {
     server.drop_message("box", "a", mail("a"));
     let path = server.spool.join("box/a.eml");
     let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_794_700_572, 646_370_568);
-    std::fs::File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_modified(time)
-        .unwrap();
+    crate::support::set_date(&path, time);
     let message = server.message("box", "a");
     assert_eq!(message["date"], "2026-11-14T23:56:12.646370568+00:00");
     assert_eq!(message["posix-millis"], 1_794_700_572_646_i64);
     let time = std::time::UNIX_EPOCH;
-    std::fs::File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_modified(time)
-        .unwrap();
+    crate::support::set_date(&path, time);
     assert_eq!(
         server.message("box", "a")["date"],
         "1970-01-01T00:00:00.000000000+00:00"
@@ -221,12 +211,7 @@ fn latest_goes_by_date_and_then_by_id() {
         server.drop_message("box", id, mail(id));
         let time = std::time::UNIX_EPOCH + std::time::Duration::new(seconds, nanos);
         let path = server.spool.join(format!("box/{id}.eml"));
-        std::fs::File::options()
-            .write(true)
-            .open(path)
-            .unwrap()
-            .set_modified(time)
-            .unwrap();
+        crate::support::set_date(path, time);
     };
     // Set before the server looks: dates of files it knows are another test's matter.
     at("z", 1_000, 0);

@@ -21,12 +21,7 @@ fn filled() -> Server {
                     random.below(1_000_000_000) as u32,
                 );
             let path = server.spool.join(mailbox).join(format!("{id}.eml"));
-            fs::File::options()
-                .write(true)
-                .open(path)
-                .unwrap()
-                .set_modified(time)
-                .unwrap();
+            crate::support::set_date(path, time);
         }
     }
     for n in 0..5 {

@@ -79,12 +79,7 @@ fn every_damage_is_named_and_what_can_be_is_mended() {
     let ancient = ".spoolbox-elsewhere.example-1-1.tmp";
     fs::write(spool.join("debris").join(ancient), "half").unwrap();
     let old = std::time::SystemTime::now() - std::time::Duration::from_secs(200_000);
-    fs::File::options()
-        .write(true)
-        .open(spool.join("debris").join(ancient))
-        .unwrap()
-        .set_modified(old)
-        .unwrap();
+    crate::support::set_date(spool.join("debris").join(ancient), old);
     let strays = spool.join("strays");
     for name in [
         "UPPER.EML",

@@ -42,12 +42,7 @@ fn a_hundred_thousand_messages_are_listed_after_a_restart_without_being_read() {
     .unwrap();
     // Clearly younger than every message: otherwise those of its own age are read again, to be sure.
     let later = std::time::SystemTime::now() + Duration::from_secs(3_600);
-    fs::File::options()
-        .write(true)
-        .open(&sidecar)
-        .unwrap()
-        .set_modified(later)
-        .unwrap();
+    crate::support::set_date(&sidecar, later);
     let server = Server::on(spool.path());
     for _ in 0..2 {
         let list = server.list("box");

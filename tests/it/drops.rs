@@ -173,12 +173,7 @@ fn a_file_under_a_known_inode_with_known_date_and_length_is_still_new() {
     for round in 0..20 {
         let _ = fs::remove_file(&path);
         fs::write(&path, mail(&format!("round {round:04}"))).unwrap();
-        fs::File::options()
-            .write(true)
-            .open(&path)
-            .unwrap()
-            .set_modified(date)
-            .unwrap();
+        crate::support::set_date(&path, date);
         assert_eq!(
             server.list("box")[0]["subject"],
             format!("round {round:04}")
@@ -198,12 +193,7 @@ fn a_replaced_file_is_right_in_get_at_once() {
         let subject = format!("r{round:04}");
         fs::write(&path, mail(&subject)).unwrap();
         if round % 2 == 0 {
-            fs::File::options()
-                .write(true)
-                .open(&path)
-                .unwrap()
-                .set_modified(date)
-                .unwrap();
+            crate::support::set_date(&path, date);
         }
         assert_eq!(server.message("box", "a")["subject"], subject.as_str());
         assert_eq!(

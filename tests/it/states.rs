@@ -85,12 +85,7 @@ fn s1_debris_goes_and_work_in_progress_stays() {
     let ancient = ".spoolbox-elsewhere.example-1-1.tmp";
     fs::write(path.join(ancient), mail("ancient")).unwrap();
     let two_days_ago = SystemTime::now() - Duration::from_secs(48 * 3600);
-    fs::File::options()
-        .write(true)
-        .open(path.join(ancient))
-        .unwrap()
-        .set_modified(two_days_ago)
-        .unwrap();
+    crate::support::set_date(path.join(ancient), two_days_ago);
     let elsewhere = ".spoolbox-elsewhere.example-1-2.tmp";
     let similar = ".spoolbox-elsewhere.example-01-2.tmp";
     let own = temporary(std::process::id(), 999_999);

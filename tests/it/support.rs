@@ -218,6 +218,12 @@ pub fn drop_message(spool: &Path, mailbox: &str, id: &str, content: impl AsRef<[
     fs::rename(part, spool.join(mailbox).join(format!("{id}.eml"))).unwrap();
 }
 
+/// Sets a file's date of last change.
+pub fn set_date(path: impl AsRef<Path>, date: std::time::SystemTime) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_modified(date).unwrap();
+}
+
 pub fn mail(subject: &str) -> String {
     format!(
         "From: Ann <ann@example.com>\nTo: bob@example.com\nSubject: {subject}\n\nThis is {subject}.\n"
