@@ -15,7 +15,7 @@ use crate::spool::Spool;
 use crate::watch::{Hints, Messages, WatchError, Watcher};
 
 /// How often everything is looked at behind the events.
-const RECONCILE_EVERY: Duration = Duration::from_secs(60);
+const RECONCILE_EVERY: Duration = Duration::from_secs(300);
 
 /// Looking takes at most one part in this many of a processor's time…
 const SHARE: u32 = 50;
