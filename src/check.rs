@@ -46,7 +46,7 @@ impl Report {
                 let before = std::mem::take(&mut check_up.findings);
                 let mended = spool.mend_mailbox(name);
                 if let Err(err) = &mended {
-                    tracing::warn!("cannot mend {name}: {}", err.with_reason());
+                    tracing::error!("cannot mend {name}: {}", err.with_reason());
                 }
                 check_up = spool.check_mailbox(name, &|_| {})?;
                 let gone = before.into_iter().filter(|finding| {

@@ -176,6 +176,7 @@ struct Check {
 }
 
 fn check(matches: &ArgMatches) -> ExitCode {
+    start_logging(tracing::Level::ERROR, LogFormat::Text);
     let checked = Check::from_arg_matches(matches)
         .map_err(|err| err.to_string())
         .and_then(|args| {

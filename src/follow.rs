@@ -4,7 +4,7 @@
 //! look at everything, because no system of events is perfect. None of this is needed for a request
 //! to be right: requests look for themselves. It is what makes sidecars and listeners follow.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
@@ -126,10 +126,7 @@ impl Follower {
     fn native(&self) -> Result<(), WatchError> {
         // Watch first, look second: what happens in between is seen twice rather than never.
         let mut watcher = Watcher::new(self.spool.path())?;
-        watcher.follow(
-            &self.spool.mailboxes().unwrap_or_default(),
-            &Hints::default(),
-        )?;
+        watcher.follow(&self.spool.mailboxes().unwrap_or_default(), false)?;
         self.enter("native", None);
         let mut reconcile_at = Instant::now();
         let mut pending = Hints::default();
@@ -139,21 +136,30 @@ impl Follower {
                 tracing::info!("the spool's directory is another now: beginning anew");
                 return Ok(());
             }
-            if pending.everything || pending.lost {
+            if pending.lost || pending.everything || Instant::now() >= reconcile_at {
                 match self.spool.mailboxes() {
-                    Ok(names) => watcher.follow(&names, &pending)?,
+                    Ok(names) => {
+                        watcher.follow(&names, pending.lost)?;
+                        pending = Hints::default();
+                        resting.clear();
+                        let cost = self.reconcile();
+                        reconcile_at = Instant::now() + RECONCILE_EVERY.max(cost * 2 * SHARE);
+                    }
+                    // What was hinted at is looked at when it can be.
                     Err(err) => self.ail(err.with_reason()),
                 }
             }
-            if pending.lost || Instant::now() >= reconcile_at {
-                pending = Hints::default();
-                resting.clear();
-                let cost = self.reconcile();
-                reconcile_at = Instant::now() + RECONCILE_EVERY.max(cost * 2 * SHARE);
-            } else if pending.everything {
-                self.look_at_all(false);
-                pending.everything = false;
-                pending.directories.clear();
+            if !pending.directories.is_empty() {
+                let directories = std::mem::take(&mut pending.directories);
+                watcher.doubt(&directories);
+                watcher.renew(directories.iter().cloned())?;
+                for name in directories {
+                    resting.remove(&name);
+                    pending
+                        .mailboxes
+                        .entry(name)
+                        .or_insert(Messages::Some(BTreeSet::new()));
+                }
             }
             self.look_at(&mut pending, &mut resting);
             let next = pending
@@ -187,11 +193,13 @@ impl Follower {
                     Messages::Some(ids) => ids.iter().try_for_each(|id| mailbox.follow_message(id)),
                     Messages::All => Ok(()),
                 });
+            let cost = started.elapsed();
+            let mut rest = (cost * SHARE_OF_EVENTS).min(REST_MAX.max(cost * 2));
             if let Err(err) = looked {
                 tracing::debug!(mailbox = %name, "cannot look: {}", err.with_reason());
+                pending.mailboxes.insert(name.clone(), messages);
+                rest = HEARTBEAT;
             }
-            let cost = started.elapsed();
-            let rest = (cost * SHARE_OF_EVENTS).min(REST_MAX.max(cost * 2));
             resting.insert(name, Instant::now() + rest);
         }
     }

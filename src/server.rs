@@ -21,7 +21,8 @@ use crate::task::{self, Tasks};
 const SAVE_EVERY: Duration = Duration::from_millis(100);
 
 /// Serves a spool until `shutdown` resolves, then finishes what was begun and writes what is due.
-pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+pub async fn run(mut config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+    config.limits.connections = within_descriptors(config.limits.connections);
     let Listen::At(address) = &config.http else {
         bail!("there is nothing to serve: --http is off, and it is the only service so far");
     };
@@ -87,11 +88,9 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let _ = stop.send(());
     let _ = (&mut serving).await;
     saving.abort();
-    task::blocking(move || {
-        let _ = following.join();
-        spool.save_all();
-    })
-    .await;
+    // Whoever follows the spool may be in the middle of something long, which the next start will do.
+    drop(following);
+    task::blocking(move || spool.save_all()).await;
     tracing::info!("stopped");
     Ok(())
 }
@@ -113,6 +112,31 @@ async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
         .local_addr()
         .context("cannot tell where the server listens")?;
     Ok((listener, address))
+}
+
+/// How many connections there may be so that descriptors are left for the mail. The system's limit is
+/// raised first, as far as it lets us.
+fn within_descriptors(wanted: usize) -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: Some(limit.maximum.unwrap_or(65_536).min(65_536)),
+        ..limit
+    };
+    if raised.current > limit.current {
+        let _ = setrlimit(Resource::Nofile, raised);
+    }
+    let Some(descriptors) = getrlimit(Resource::Nofile).current else {
+        return wanted;
+    };
+    let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
+    let possible = descriptors.saturating_sub((descriptors / 4).max(40)).max(1);
+    if possible < wanted {
+        tracing::warn!(
+            "no more than {possible} connections at once: only {descriptors} files may be open (raise it with `ulimit -n`)"
+        );
+    }
+    wanted.min(possible)
 }
 
 /// Opens the spool; `true` when its directory had to be made.

@@ -22,21 +22,24 @@ pub enum Undone {
 /// Runs work and knows how much of it there is.
 #[derive(Debug, Clone)]
 pub struct Tasks {
-    /// Work that waits or runs.
-    pending: Arc<AtomicUsize>,
+    /// Short work that waits or runs.
+    short: Arc<AtomicUsize>,
+    /// Long work that waits or runs; counted apart, so that it cannot crowd out the short.
+    long: Arc<AtomicUsize>,
     max: usize,
     /// Places for work that takes long.
-    long: Arc<Semaphore>,
+    places: Arc<Semaphore>,
 }
 
 impl Tasks {
-    /// No more than `max` pieces of work may wait or run.
+    /// No more than `max` pieces of short work, and half as many of long, may wait or run.
     pub fn new(max: usize) -> Self {
         let places = std::thread::available_parallelism().map_or(2, |n| n.get().max(2));
         Self {
-            pending: Arc::default(),
+            short: Arc::default(),
+            long: Arc::default(),
             max,
-            long: Arc::new(Semaphore::new(places)),
+            places: Arc::new(Semaphore::new(places)),
         }
     }
 
@@ -45,7 +48,7 @@ impl Tasks {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Undone> {
-        let _counted = self.count()?;
+        let _counted = count(&self.short, self.max)?;
         blocking(work).await.ok_or(Undone::Broken)
     }
 
@@ -54,8 +57,8 @@ impl Tasks {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Undone> {
-        let _counted = self.count()?;
-        let place = self.long.clone().acquire_owned().await;
+        let _counted = count(&self.long, self.max.div_ceil(2))?;
+        let place = self.places.clone().acquire_owned().await;
         blocking(move || {
             // Given back when the work is done, also when nobody waits for it any more.
             let _place = place;
@@ -64,14 +67,14 @@ impl Tasks {
         .await
         .ok_or(Undone::Broken)
     }
+}
 
-    fn count(&self) -> Result<Counted, Undone> {
-        let counted = Counted(self.pending.clone());
-        if counted.0.fetch_add(1, Ordering::Relaxed) >= self.max {
-            return Err(Undone::Overloaded);
-        }
-        Ok(counted)
+fn count(counter: &Arc<AtomicUsize>, max: usize) -> Result<Counted, Undone> {
+    let counted = Counted(counter.clone());
+    if counted.0.fetch_add(1, Ordering::Relaxed) >= max {
+        return Err(Undone::Overloaded);
     }
+    Ok(counted)
 }
 
 struct Counted(Arc<AtomicUsize>);
@@ -100,7 +103,7 @@ mod tests {
 
     #[tokio::test]
     async fn long_work_leaves_room_for_short_work_and_too_much_is_refused() {
-        let tasks = Tasks::new(20);
+        let tasks = Tasks::new(30);
         let mut waiting = Vec::new();
         for _ in 0..15 {
             let tasks = tasks.clone();
@@ -121,6 +124,9 @@ mod tests {
             tasks.short(|| -> u8 { panic!("on purpose") }).await,
             Err(Undone::Broken)
         );
-        assert_eq!(tasks.pending.load(Ordering::Relaxed), 0);
+        assert_eq!(
+            tasks.short.load(Ordering::Relaxed) + tasks.long.load(Ordering::Relaxed),
+            0
+        );
     }
 }

@@ -28,9 +28,9 @@ const MESSAGES_MAX: usize = 64;
 pub struct Hints {
     /// Something was not reported: any file may have changed.
     pub lost: bool,
-    /// Mailboxes came, went or were renamed.
+    /// The spool's own directory is in question.
     pub everything: bool,
-    /// Those whose own directory came, went or was renamed.
+    /// Mailboxes whose own directory came, went or was renamed.
     pub directories: BTreeSet<MailboxName>,
     /// These mailboxes, and in them these messages even if the mailbox's directory did not change.
     pub mailboxes: BTreeMap<MailboxName, Messages>,
@@ -48,7 +48,7 @@ pub enum Messages {
 impl Hints {
     /// Whether there is nothing to look at.
     pub fn is_empty(&self) -> bool {
-        !self.lost && !self.everything && self.mailboxes.is_empty()
+        !self.lost && !self.everything && self.directories.is_empty() && self.mailboxes.is_empty()
     }
 
     /// Takes up other hints.
@@ -104,7 +104,6 @@ impl Hints {
                 // A directory that came, went or was renamed may hold anything.
                 (None, _) => self.everything = true,
                 (Some(name), None) if concerns_names(event.kind) => {
-                    self.everything = true;
                     self.directories
                         .extend(name.and_then(|name| MailboxName::parse(name).ok()));
                 }
@@ -212,44 +211,70 @@ impl Watcher {
         identity(&self.root, true) != Some(self.root_identity)
     }
 
-    /// Watches these mailboxes and no others, and those anew that `hints` cast doubt on. To be
+    /// Watches these mailboxes and no others; with `anew`, also those that are watched already. To be
     /// followed by a look at each that is new, since what happened before it was watched is not
     /// reported.
-    pub fn follow(&mut self, names: &[MailboxName], hints: &Hints) -> Result<(), WatchError> {
+    pub fn follow(&mut self, names: &[MailboxName], anew: bool) -> Result<(), WatchError> {
+        let path = |name: &MailboxName| self.root.join(name.as_str());
         let now: HashMap<&MailboxName, Identity> = names
             .iter()
-            .filter_map(|name| Some((name, identity(&self.root.join(name.as_str()), false)?)))
+            .filter_map(|name| Some((name, identity(&path(name), false)?)))
             .collect();
-        // A directory that was renamed is watched under its old name still, and giving that up
-        // would give up its new name too: so first away with the old.
-        let gone: Vec<_> = self
+        let gone = self
             .watched
             .iter()
-            .filter(|(name, id)| {
-                hints.lost || hints.directories.contains(*name) || now.get(name) != Some(id)
-            })
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in gone {
-            let _ = self.inner.unwatch(&self.root.join(name.as_str()));
-            self.watched.remove(&name);
+            .filter(|(name, id)| anew || now.get(name) != Some(id));
+        let gone: BTreeSet<_> = gone.map(|(name, _)| name.clone()).collect();
+        let new: Vec<_> = now.into_keys().cloned().collect();
+        self.doubt(&gone);
+        self.renew(new)
+    }
+
+    /// Watches those of these mailboxes that are there, and gives up those that are not.
+    pub fn renew(
+        &mut self,
+        names: impl IntoIterator<Item = MailboxName>,
+    ) -> Result<(), WatchError> {
+        let mut there = BTreeMap::new();
+        for name in names {
+            let path = self.root.join(name.as_str());
+            let now = identity(&path, false);
+            // A directory that was renamed is watched under its old name still, and giving that up
+            // would give up its new name too: so first away with all the old.
+            if self.watched.get(&name) != now.as_ref() && self.watched.remove(&name).is_some() {
+                let _ = self.inner.unwatch(&path);
+            }
+            if let Some(now) = now {
+                there.insert(name, (path, now));
+            }
         }
-        for (name, id) in now {
-            if self.watched.contains_key(name) {
+        for (name, (path, now)) in there {
+            if self.watched.contains_key(&name) {
                 continue;
             }
             match self
                 .inner
-                .watch(&self.root.join(name.as_str()), RecursiveMode::NonRecursive)
+                .watch(&path, RecursiveMode::NonRecursive)
+                .map_err(WatchError::from)
             {
                 Ok(()) => {
-                    self.watched.insert(name.clone(), id);
+                    self.watched.insert(name, now);
                 }
-                Err(err) if matches!(err.kind, ErrorKind::PathNotFound) => {} // Gone again.
-                Err(err) => return Err(err.into()),
+                Err(WatchError::OutOfWatches) => return Err(WatchError::OutOfWatches),
+                // Gone again, or not for us to read: the others are watched all the same.
+                Err(err) => tracing::debug!(mailbox = %name, "cannot watch: {err}"),
             }
         }
         Ok(())
+    }
+
+    /// Forgets which of these are watched, so that they are watched anew.
+    pub fn doubt(&mut self, names: &BTreeSet<MailboxName>) {
+        for name in names {
+            if self.watched.remove(name).is_some() {
+                let _ = self.inner.unwatch(&self.root.join(name.as_str()));
+            }
+        }
     }
 
     /// Waits for hints, up to `patience`; what comes together is given together.
@@ -379,10 +404,11 @@ mod tests {
     }
 
     #[test]
-    fn directories_and_trouble_hint_at_everything() {
-        assert!(hints(&[(EventKind::Create(CreateKind::Folder), "a")]).everything);
-        assert!(hints(&[(EventKind::Remove(RemoveKind::Folder), "a")]).everything);
-        assert!(hints(&[(RENAMED, "a")]).everything);
+    fn directories_and_trouble_hint_at_more() {
+        let directory = |kind| hints(&[(kind, "a")]).directories.len();
+        assert_eq!(directory(EventKind::Create(CreateKind::Folder)), 1);
+        assert_eq!(directory(EventKind::Remove(RemoveKind::Folder)), 1);
+        assert_eq!(directory(RENAMED), 1);
         assert!(hints(&[(EventKind::Remove(RemoveKind::Folder), "")]).everything);
         let mut overflow = Hints::default();
         overflow.add(
@@ -399,6 +425,6 @@ mod tests {
         assert_eq!(mailbox(&merged), Some(&some(&["m", "n"])));
         assert_eq!(merged.mailboxes.len(), 2);
         merged.merge(hints(&[(RENAMED, "c")]));
-        assert!(merged.everything);
+        assert_eq!(merged.directories.len(), 1);
     }
 }

@@ -148,7 +148,7 @@ where
     let mut http = hyper::server::conn::http1::Builder::new();
     http.header_read_timeout(None)
         .max_header_size(HEADERS_MAX)
-        .half_close(true);
+        .half_close(false);
     let serving = graceful
         .watcher()
         .watch(http.serve_connection(TokioIo::new(noted), service));

@@ -114,6 +114,7 @@ impl ApiError {
         if status.is_server_error() {
             match &self {
                 ApiError::Spool(err) => tracing::warn!("{}", err.with_reason()),
+                ApiError::Overloaded | ApiError::NotWritable => tracing::debug!("{self:?}"),
                 other => tracing::error!("{other:?}"),
             }
         }

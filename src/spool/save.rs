@@ -88,17 +88,20 @@ impl Mailbox {
     fn write_sidecar(&self, dir: &Dir, durable: bool) -> Result<u64> {
         let state = self.state();
         dir.lock();
-        if self.foreign_sidecar(dir)?.is_some() {
+        for _ in 0..5 {
+            if self.foreign_sidecar(dir)?.is_none() {
+                break;
+            }
             // Somebody else wrote it, perhaps with marks for messages that we have not met yet, and
             // what we write will replace it: meet them first.
             self.look(Depth::Names)?;
+            let foreign = self.foreign_sidecar(dir)?;
+            if foreign.is_none_or(|foreign| state.write().merge(&state.name, foreign)) {
+                break;
+            }
         }
-        let foreign = self.foreign_sidecar(dir)?;
         let (listing, generation) = {
             let mut known = state.write();
-            if let Some(foreign) = foreign {
-                known.merge(&state.name, foreign);
-            }
             if !known.loaded {
                 return Ok(known.generation);
             }
@@ -169,14 +172,15 @@ pub struct Foreign {
 }
 
 impl Known {
-    /// Takes over the marks of a sidecar that somebody else wrote, except where ours are younger.
-    pub(super) fn merge(&mut self, mailbox: &MailboxName, foreign: Foreign) {
+    /// Takes over the marks of a sidecar that somebody else wrote, except where ours are younger;
+    /// `false` when it is not the latest any more.
+    pub(super) fn merge(&mut self, mailbox: &MailboxName, foreign: Foreign) -> bool {
         if self.sidecar != foreign.ours {
-            return; // We have written another since; what was read is history.
+            return false; // We have read or written another since.
         }
         let Some(Loaded { stamp, entries }) = foreign.theirs else {
             self.sidecar = None;
-            return;
+            return true;
         };
         self.sidecar = Some(stamp);
         for theirs in &entries {
@@ -201,6 +205,7 @@ impl Known {
                     .or_insert(self.generation);
             }
         }
+        true
     }
 }
 

@@ -175,17 +175,23 @@ fn running_out_of_descriptors_is_survived() {
         &[],
     );
     server.drop_message("box", "a", mail("a"));
+    assert!(server.log().contains("ulimit -n"), "{}", server.log());
     let idle: Vec<_> = (0..200).map(|_| connect(&server)).collect();
-    eventually(PATIENCE, || match server.log() {
-        log if log.contains("ulimit -n") => Ok(()),
-        log => Err(log),
-    });
+    // Descriptors are kept back for the mail, so it is served beside them all.
+    for n in 0..20 {
+        let id = format!("m{n:02}");
+        server.drop_message("box", &id, mail(&id));
+        assert_eq!(server.ids("box").len(), n + 2);
+        assert_eq!(server.message("box", &id)["subject"], id.as_str());
+    }
     drop(idle);
-    eventually(PATIENCE, || match server.get("/api/v1/mailbox/box") {
-        response if response.status == 200 => Ok(()),
-        response => Err(response),
+    server.drop_message("new", "x", mail("x"));
+    eventually(PATIENCE, || {
+        match server.spool.join("new/index.json").exists() {
+            true => Ok(()),
+            false => Err("the watcher is blind"),
+        }
     });
-    assert_eq!(server.ids("box"), ["a"]);
 }
 
 #[test]
@@ -286,7 +292,6 @@ fn odd_requests_are_answered_or_cut_and_nothing_breaks() {
     let send = |request: &[u8]| {
         let mut stream = connect(&server);
         let _ = stream.write_all(request);
-        let _ = stream.shutdown(std::net::Shutdown::Write);
         until_cut(stream)
     };
     let starts = |request: &[u8], expected: &str| {
