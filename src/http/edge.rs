@@ -177,6 +177,8 @@ enum Phase {
     New,
     /// Part of a request's head has come.
     Head,
+    /// The head of a request is complete, its body is not.
+    Body,
     /// The request is being answered; that may take as long as it takes.
     Handling,
     /// The answer is on its way.
@@ -190,8 +192,9 @@ impl Phase {
         match value {
             0 => Phase::New,
             1 => Phase::Head,
-            2 => Phase::Handling,
-            3 => Phase::Sending,
+            2 => Phase::Body,
+            3 => Phase::Handling,
+            4 => Phase::Sending,
             _ => Phase::Idle,
         }
     }
@@ -235,7 +238,10 @@ impl Connection {
 
     /// Whether the connection waits for a client that has asked for nothing.
     fn is_waiting(&self) -> bool {
-        matches!(self.phase(), Phase::New | Phase::Head | Phase::Idle)
+        matches!(
+            self.phase(),
+            Phase::New | Phase::Head | Phase::Body | Phase::Idle
+        )
     }
 
     fn cut(&self) {
@@ -413,7 +419,8 @@ fn is_expired(phase: Phase, age: Duration, limits: &Limits, stopping: bool) -> b
         Phase::Head => limits.headers,
         Phase::Idle => limits.idle,
         Phase::Sending => return age >= limits.stalled,
-        Phase::Handling => return false,
+        // The handler waits for a body, and knows for how long.
+        Phase::Body | Phase::Handling => return false,
     };
     age >= if stopping {
         limit.min(LAST_CALL)
@@ -497,7 +504,8 @@ struct Attended<S> {
 
 impl<S, R, B> Service<Request<R>> for Attended<S>
 where
-    S: Service<Request<R>, Response = warp::http::Response<B>>,
+    R: http_body::Body,
+    S: Service<Request<Received<R>>, Response = warp::http::Response<B>>,
     S::Future: Send + 'static,
 {
     type Response = warp::http::Response<Sent<B>>;
@@ -505,11 +513,20 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn call(&self, mut request: Request<R>) -> Self::Future {
-        self.connection.enter(Phase::Handling);
+        let complete = request.body().is_end_stream();
+        self.connection.enter(if complete {
+            Phase::Handling
+        } else {
+            Phase::Body
+        });
         // CONNECT names no path, and warp cannot do without one: no route will be found at this.
         if request.uri().path_and_query().is_none() {
             *request.uri_mut() = Uri::from_static("/");
         }
+        let request = request.map(|body| Received {
+            body,
+            connection: self.connection.clone(),
+        });
         let answer = self.inner.call(request);
         let connection = self.connection.clone();
         Box::pin(async move {
@@ -517,6 +534,38 @@ where
             connection.enter(Phase::Sending);
             Ok(answer.map(|body| Sent { body, connection }))
         })
+    }
+}
+
+/// A request's body that notes when it is complete.
+struct Received<B> {
+    body: B,
+    connection: Arc<Connection>,
+}
+
+impl<B: http_body::Body + Unpin> http_body::Body for Received<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if self.connection.phase() == Phase::Body
+            && (self.body.is_end_stream() || matches!(frame, Poll::Ready(None)))
+        {
+            self.connection.enter(Phase::Handling);
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

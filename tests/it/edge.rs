@@ -164,6 +164,29 @@ fn too_many_connections_cost_those_who_do_nothing_with_theirs() {
 }
 
 #[test]
+fn bodies_that_never_come_make_room_for_honest_clients() {
+    let server = Server::start_with(&["--http-connections", "20"]);
+    server.drop_message("box", "a", mail("a"));
+    let mut half = Vec::new();
+    for _ in 0..40 {
+        let mut stream = connect(&server);
+        let _ = stream.write_all(
+            b"PATCH /api/v1/mailbox/box/a HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{",
+        );
+        half.push(stream);
+    }
+    for _ in 0..10 {
+        assert_eq!(server.ids("box"), ["a"]);
+    }
+    assert_eq!(
+        server
+            .send("PATCH", "/api/v1/mailbox/box/a", &[], b"{\"seen\":true}")
+            .status,
+        200
+    );
+}
+
+#[test]
 fn running_out_of_descriptors_is_survived() {
     let dir = tempfile::tempdir().unwrap();
     let spool = dir.path().join("spool");
