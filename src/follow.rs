@@ -194,7 +194,7 @@ impl Follower {
                     Messages::All => Ok(()),
                 });
             let cost = started.elapsed();
-            let mut rest = (cost * SHARE_OF_EVENTS).min(REST_MAX.max(cost * 2));
+            let mut rest = (cost * SHARE_OF_EVENTS).min(REST_MAX.max(cost));
             if let Err(err) = looked {
                 tracing::debug!(mailbox = %name, "cannot look: {}", err.with_reason());
                 pending.mailboxes.insert(name.clone(), messages);

@@ -34,7 +34,7 @@ pub struct Saved {
 const QUIET: Duration = Duration::from_millis(250);
 
 /// After this long without a change it is written whatever it costs.
-const LONG_QUIET: Duration = Duration::from_millis(800);
+const LONG_QUIET: Duration = Duration::from_millis(500);
 
 /// Where it never gets quiet, it is written this long after the first change.
 const BUSY: Duration = Duration::from_secs(2);
