@@ -154,6 +154,11 @@ pub enum WatchError {
          there is one for each mailbox)"
     )]
     OutOfWatches,
+    /// The system's limit of watchers is reached.
+    #[error(
+        "the system allows no more watchers (raise it with `sysctl fs.inotify.max_user_instances=N`)"
+    )]
+    OutOfWatchers,
     /// Anything else.
     #[error("{0}")]
     Other(String),
@@ -165,6 +170,7 @@ impl From<notify::Error> for WatchError {
             ErrorKind::MaxFilesWatch => WatchError::OutOfWatches,
             // ENOSPC is how inotify says the same.
             ErrorKind::Io(ref io) if io.raw_os_error() == Some(28) => WatchError::OutOfWatches,
+            ErrorKind::Io(ref io) if io.raw_os_error() == Some(24) => WatchError::OutOfWatchers,
             _ => WatchError::Other(err.to_string()),
         }
     }
