@@ -158,7 +158,8 @@ fn check_index(dir: &Dir, mailbox: &MailboxName, messages: &[Found]) -> Result<O
     let detail = match (dir.open_file(sidecar::FILE_NAME)?, sidecar::load(dir)) {
         (Opened::Missing, _) if messages.is_empty() => None,
         (Opened::Missing, _) => Some("there is none".to_owned()),
-        (Opened::NotAFile, _) => Some("it is not a regular file: remove it".to_owned()),
+        // Named with the strays: nothing can be rebuilt in its place.
+        (Opened::NotAFile, _) => None,
         (_, None) => Some("it is damaged, or cannot be read".to_owned()),
         (_, Some(loaded)) => {
             let (mut missing, mut outdated, mut known) = (0, 0, 0);
